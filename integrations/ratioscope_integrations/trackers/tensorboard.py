@@ -1,0 +1,117 @@
+"""TensorBoard: scalars, raw histograms and the config, in the trainer's own event file where there is one.
+
+Requires ``tensorboard``. A second writer in the trainer's folder would show as a second, half-empty run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ratioscope.histogram import Bins
+    from ratioscope.trackers.base import Row, RunContext
+
+
+class TensorBoardTracker:
+    """Writes through the ``SummaryWriter`` of the trainer's callback, else through one of its own."""
+
+    name: ClassVar[str] = "tensorboard"
+    background: ClassVar[bool] = False
+    package: ClassVar[str] = "tensorboard"
+
+    def __init__(self) -> None:
+        self._reporter: object | None = None
+        self._writer: Any = None
+        self._ours_to_close = False
+        self._place = "TensorBoard: no run yet"
+
+    def open(self, run: RunContext) -> bool:
+        """Takes the trainer's writer, or opens one under ``output_dir`` (``runs`` without one).
+
+        Returns:
+            False if the trainer reports to TensorBoard and has no writer yet.
+        """
+        self._reporter = run.reporter
+        if run.reporter is None:
+            self._writer = _own_writer(run)
+            self._ours_to_close = True
+        else:
+            self._writer = getattr(run.reporter, "tb_writer", None)
+        if self._writer is None:
+            return False
+        self._place = f"tensorboard --logdir {_log_dir(self._writer)}"
+        self._writer.add_text("ratioscope/config", f"```json\n{json.dumps(run.config, indent=2, default=str)}\n```")
+        return True
+
+    def write(self, row: Row) -> None:
+        """Sends one window."""
+        writer = self._current_writer()
+        if writer is None:
+            return
+        for key, value in row.scalars.items():
+            writer.add_scalar(key, value, row.step, walltime=row.time)
+        for key, bins in row.histograms.items():
+            if bins.total:
+                writer.add_histogram_raw(key, **_raw_histogram(bins), global_step=row.step, walltime=row.time)
+
+    def close(self) -> None:
+        """Closes the writer if it is ours; the trainer closes its own."""
+        writer, self._writer, self._reporter = self._writer, None, None
+        if writer is not None and self._ours_to_close:
+            writer.close()
+
+    def where(self) -> str:
+        """The command that shows the run."""
+        return self._place
+
+    def _current_writer(self) -> Any:
+        """The trainer's writer of the moment; at the end of training it closes one and later may open another."""
+        if self._reporter is None:
+            return self._writer
+        writer = getattr(self._reporter, "tb_writer", None)
+        if writer is None:
+            # A closed SummaryWriter opens a new file in the same folder by itself, and nobody else would close that.
+            self._ours_to_close = True
+            return self._writer
+        self._ours_to_close = False
+        self._writer = writer
+        return writer
+
+
+def _own_writer(run: RunContext) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    name = run.run_name or time.strftime("%Y-%m-%d_%H-%M-%S")
+    root = run.output_dir if run.output_dir is not None else Path("runs")
+    return SummaryWriter(log_dir=str(root / "ratioscope" / name))
+
+
+def _log_dir(writer: Any) -> str:
+    """Folder of a writer; tensorboardX, which transformers falls back to, has no ``get_logdir``."""
+    return str(writer.get_logdir() if hasattr(writer, "get_logdir") else writer.logdir)
+
+
+def _raw_histogram(bins: Bins) -> dict[str, Any]:
+    """Arguments of ``add_histogram_raw``, without the empty bins at both ends.
+
+    TensorBoard takes ``min`` for the left edge of the first bin that is not empty and ``max`` for the right edge of
+    the last one, so these are edges here and an outlier does not stretch a bin.
+    """
+    occupied = np.flatnonzero(bins.counts)
+    first, last = int(occupied[0]), int(occupied[-1])
+    counts, edges = bins.counts[first : last + 1], bins.edges[first : last + 2]
+    middles = (edges[:-1] + edges[1:]) / 2
+    return {
+        "min": float(edges[0]),
+        "max": float(edges[-1]),
+        "num": bins.total,
+        "sum": float(counts @ middles),
+        "sum_squares": float(counts @ middles**2),
+        "bucket_limits": edges[1:].tolist(),
+        "bucket_counts": counts.tolist(),
+    }

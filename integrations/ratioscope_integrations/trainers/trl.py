@@ -1,0 +1,251 @@
+"""TRL: one line attaches ratioscope to a GRPOTrainer.
+
+The trainer's own ``_generate_and_score_completions`` is wrapped to see each generated batch, and its ``log`` to put
+scalars into ``logs`` before any reporter runs. Ranks merge at points that all of them reach whatever the data: the
+end of an optimizer step that will be logged, and the end of an evaluation loop.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+from transformers.integrations import integration_utils
+
+from ratioscope import metrics
+from ratioscope.collective import is_main_rank
+from ratioscope.correction import Correction
+from ratioscope.recorder import Recorder
+from ratioscope.trackers.registry import ReportTo, names
+from ratioscope_integrations.trainers.trl_config import config_warnings, trl_sections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from ratioscope.record import Record
+
+NAME = "ratioscope"
+"""The name in ``GRPOConfig(report_to=[...])`` after :func:`enable`."""
+
+
+class RatioscopeCallback(TrainerCallback):
+    """Records the importance-sampling correction of a TRL ``GRPOTrainer``.
+
+    Example:
+        >>> trainer.add_callback(RatioscopeCallback(trainer))  # doctest: +SKIP
+
+    Args:
+        trainer: the trainer to attach to.
+        report_to: trackers for histograms and further scalars, as for :class:`ratioscope.Recorder`; None follows
+            ``args.report_to``. The scalars of the headline set reach every reporter of the trainer in any case.
+        detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
+        config: what else is to be kept beside the run. Secrets are redacted.
+
+    Attributes:
+        recorder: the recorder behind it.
+
+    Raises:
+        ValueError: if a tracker's name or the detail is unknown.
+        ImportError: if a named tracker's package is missing.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        report_to: ReportTo = None,
+        *,
+        detail: str = "standard",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._trainer = trainer
+        followed = report_to is None
+        self.recorder = Recorder(
+            report_to=_followed(trainer.args.report_to) if followed else report_to,
+            config=config,
+            output_dir=trainer.args.output_dir,
+            run_name=getattr(trainer.args, "run_name", None),
+            detail=detail,
+        )
+        self._say = self.recorder.incidents.report
+        self._pending: dict[str, Record] = {}
+        with self.recorder.incidents.guard("reading the correction from the trainer's config"):
+            self.recorder.correction = _rule(trainer)
+        if getattr(trainer, "_ratioscope", None) is not None:
+            self._say("attached twice", "this trainer already has a RatioscopeCallback; the second one does nothing")
+            return
+        trainer._ratioscope = self
+        self._wrap("_generate_and_score_completions", self._around_generation)
+        self._wrap("evaluation_loop", self._around_evaluation)
+        self._wrap("log", self._around_log)
+        if followed and not self.recorder.tracker_names:
+            self._say(
+                "no tracker", "report_to names no tracker, so scalars go to trainer_state.json and the console only"
+            )
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Attaches to the runs that the trainer's reporters have just opened."""
+        self._open()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Merges ranks where the step will be logged; every rank comes by here."""
+        if control.should_log or state.global_step >= state.max_steps:
+            self._merge("train")
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Attaches to runs that a reporter opened only now, as in an evaluation without training."""
+        self._open()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Sends what no log carried and ends the runs that we opened."""
+        self._merge("train")
+        for split in tuple(self._pending):
+            self.recorder.write(self._pending.pop(split))
+        self.recorder.close()
+
+    def _wrap(self, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(self._trainer, name, None)
+        if original is None:
+            self._say(f"no {name}", f"{type(self._trainer).__name__} has no {name}; its batches cannot be observed")
+            return
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(self._trainer, name, wrapper)
+
+    def _around_generation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        split = self._split()
+        batch = original(*args, **kwargs)
+        with self.recorder.incidents.guard("observing a batch"):
+            self._observe(batch, split)
+        return batch
+
+    def _around_evaluation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        output = original(*args, **kwargs)
+        self._merge("eval")
+        return output
+
+    def _around_log(self, original: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+        split = self._split()
+        with self.recorder.incidents.guard("adding to the logs"):
+            record = self._pending.pop(split, None)
+            if record is not None:
+                logs.update(_headline(record))
+                self.recorder.write(record)
+        return original(logs, *args, **kwargs)
+
+    def _split(self) -> str:
+        return "train" if self._trainer.model.training else "eval"
+
+    def _open(self) -> None:
+        reporters = _reporters(self._trainer)
+        sections: dict[str, dict[str, Any]] = {}
+        if is_main_rank() and not self.recorder.is_open:
+            with self.recorder.incidents.guard("reading the run config"):
+                sections = trl_sections(self._trainer)
+                for warning in config_warnings(sections):
+                    self._say(warning, warning)
+        self.recorder.open(reporters=reporters, sections=sections)
+
+    def _merge(self, split: str) -> None:
+        record = self.recorder.merge(step=self._trainer.state.global_step, split=split)
+        if record is None:
+            return
+        if split in self._pending:
+            self.recorder.write(self._pending.pop(split))
+        self._pending[split] = record
+
+    def _observe(self, batch: Mapping[str, torch.Tensor | None], split: str) -> None:
+        train, rollout = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
+        if train is None or rollout is None:
+            self._say("no ratio", _why_absent(self._trainer, train, rollout))
+            return
+        if self.recorder.correction is None:
+            self._say("no correction", "the trainer applies no vLLM correction: raw ratios are observed, not applied")
+        mask, tool_mask = batch["completion_mask"], batch.get("tool_mask")
+        assert mask is not None
+        advantages = batch.get("advantages")
+        self.recorder.observe(
+            train,
+            rollout,
+            mask if tool_mask is None else mask * tool_mask,
+            advantages=advantages if advantages is not None and advantages.dim() == 1 else None,
+            token_ids=batch.get("completion_ids"),
+            applied=batch.get("importance_sampling_ratio"),
+            split=split,
+        )
+
+
+def enable() -> None:
+    """Makes ``"ratioscope"`` a name that ``GRPOConfig(report_to=[...])`` knows, for the rest of the process.
+
+    A ``GRPOTrainer`` whose ``report_to`` has it attaches a :class:`RatioscopeCallback` by itself. Calling it again
+    changes nothing.
+    """
+    from trl import GRPOTrainer
+
+    if NAME in integration_utils.INTEGRATION_TO_CALLBACK:
+        return
+    integration_utils.INTEGRATION_TO_CALLBACK[NAME] = _Placeholder
+    original = GRPOTrainer.__init__
+
+    @functools.wraps(original)
+    def attach(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if NAME in (self.args.report_to or ()):
+            self.remove_callback(_Placeholder)
+            self.add_callback(RatioscopeCallback(self))
+
+    GRPOTrainer.__init__ = attach  # type: ignore[method-assign]
+
+
+class _Placeholder(TrainerCallback):
+    """Stands in the trainer's list of reporters until the callback that needs the trainer can be made."""
+
+
+def _rule(trainer: Any) -> Correction | None:
+    return Correction.from_trl(trainer.args) if getattr(trainer.args, "use_vllm", False) else None
+
+
+def _followed(report_to: str | list[str] | None) -> list[str]:
+    """Those of the trainer's reporters that have a tracker of ours."""
+    reported = [report_to] if isinstance(report_to, str) else list(report_to or ())
+    return [name for name in reported if name in names()]
+
+
+def _reporters(trainer: Any) -> dict[str, object]:
+    """The trainer's own callback for each backend it reports to."""
+    known = integration_utils.INTEGRATION_TO_CALLBACK
+    return {
+        name: callback
+        for callback in trainer.callback_handler.callbacks
+        for name in names()
+        if name in known and type(callback) is known[name]
+    }
+
+
+def _headline(record: Record) -> dict[str, float]:
+    prefix = "" if record.split == "train" else f"{record.split}_"
+    wanted = metrics.keys("headline")
+    return {prefix + key: value for key, value in record.scalars.items() if key in wanted}
+
+
+def _why_absent(trainer: Any, train: object, rollout: object) -> str:
+    args, kind = trainer.args, type(trainer).__name__
+    if not hasattr(args, "vllm_importance_sampling_correction"):
+        return f"{kind} computes no vLLM importance ratio; there is nothing to record"
+    if not getattr(args, "use_vllm", False):
+        return f"{kind} runs with use_vllm=False: one engine, so no importance ratio; there is nothing to record"
+    missing = " and ".join(
+        name for name, value in (("old_per_token_logps", train), ("sampling_per_token_logps", rollout)) if value is None
+    )
+    return f"raw ratio unavailable: the generated batch has no {missing}. Is vllm_importance_sampling_correction on?"

@@ -1,0 +1,68 @@
+"""ratioscope: see what the importance-sampling correction between vLLM and the trainer does to a GRPO run.
+
+``import ratioscope`` loads neither torch nor a tracker; each name is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ratioscope._version import __version__
+
+if TYPE_CHECKING:
+    from ratioscope.correction import Correction, correct
+    from ratioscope.histogram import Bins
+    from ratioscope.metrics import CATALOGUE
+    from ratioscope.observation import Observation
+    from ratioscope.record import Record
+    from ratioscope.recorder import Recorder
+    from ratioscope.summary import RatioSummary, summarize
+    from ratioscope.trackers.base import Row, RunContext, Tracker
+    from ratioscope.trackers.memory import MemoryTracker
+
+__all__ = [
+    "CATALOGUE",
+    "Bins",
+    "Correction",
+    "MemoryTracker",
+    "Observation",
+    "RatioSummary",
+    "Record",
+    "Recorder",
+    "Row",
+    "RunContext",
+    "Tracker",
+    "__version__",
+    "correct",
+    "summarize",
+]
+
+_HOME = {
+    "CATALOGUE": "metrics",
+    "Bins": "histogram",
+    "Correction": "correction",
+    "MemoryTracker": "trackers.memory",
+    "Observation": "observation",
+    "RatioSummary": "summary",
+    "Record": "record",
+    "Recorder": "recorder",
+    "Row": "trackers.base",
+    "RunContext": "trackers.base",
+    "Tracker": "trackers.base",
+    "correct": "correction",
+    "summarize": "summary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

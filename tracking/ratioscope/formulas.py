@@ -1,0 +1,268 @@
+"""How statistics follow from a summary's state. Plain float64 on the host; None means no data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ratioscope import histogram
+from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ratioscope.correction import Correction
+    from ratioscope.summary import RatioSummary
+
+QUANTILES = {
+    "p001": 0.001,
+    "p01": 0.01,
+    "p05": 0.05,
+    "p25": 0.25,
+    "p50": 0.5,
+    "p75": 0.75,
+    "p95": 0.95,
+    "p99": 0.99,
+    "p999": 0.999,
+}
+
+_MAX_LOG = math.log(1.7976931348623157e308)
+
+
+@dataclass(frozen=True)
+class View:
+    """A summary on the host, by name.
+
+    Attributes:
+        correction: the rule, or None.
+        level: the level of the mode; ``"token"`` where there is no rule.
+        trusted: False if the trainer's own weights differed from ours, so that nothing is said of weights.
+        sums: values of ``slots.SUMS``.
+        maxima: values of ``slots.MAXIMA``.
+        counts: values of ``slots.COUNTS``.
+        histograms: bucket counts by ``slots.HISTOGRAMS``.
+    """
+
+    correction: Correction | None
+    level: str
+    trusted: bool
+    sums: Mapping[str, float]
+    maxima: Mapping[str, float]
+    counts: Mapping[str, int]
+    histograms: Mapping[str, NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, summary: RatioSummary) -> View:
+        """Copies the state to the host in one transfer."""
+        host = summary if summary.maxima.device.type == "cpu" else type(summary).unpack(summary.pack().cpu())
+        counts = dict(zip(COUNTS, host.counts.tolist(), strict=True))
+        return cls(
+            correction=summary.correction,
+            level="token" if summary.correction is None else summary.correction.level,
+            trusted=counts["disagreements"] == 0,
+            sums=dict(zip(SUMS, host.sums.tolist(), strict=True)),
+            maxima=dict(zip(MAXIMA, host.maxima.tolist(), strict=True)),
+            counts=counts,
+            histograms=dict(zip(HISTOGRAMS, host.histograms.numpy(), strict=True)),
+        )
+
+    def mean(self, total: str, n: str, *, scale: float = 1.0) -> float | None:
+        """A sum over its count."""
+        return scale * self.sums[total] / self.counts[n] if self.counts[n] else None
+
+    def fraction(self, part: str, n: str) -> float | None:
+        """A count over another."""
+        return self.counts[part] / self.counts[n] if self.counts[n] else None
+
+    def slot_max(self, name: str) -> float | None:
+        """A maximum, None where nothing was seen."""
+        value = self.maxima[name]
+        return None if value == -math.inf else value
+
+    def maximum(self, name: str) -> float | None:
+        """Largest value seen."""
+        return self.slot_max(f"{name}/max")
+
+    def minimum(self, name: str) -> float | None:
+        """Smallest value seen."""
+        negated = self.slot_max(f"{name}/-min")
+        return None if negated is None else -negated
+
+    def exp(self, log: float | None) -> float | None:
+        """Exponential, None where float64 cannot hold it."""
+        return None if log is None or log > _MAX_LOG else math.exp(log)
+
+    def ratio_min(self, level: str) -> float | None:
+        """Smallest ratio of a level, exact."""
+        return self.exp(self.minimum(level))
+
+    def ratio_max(self, level: str) -> float | None:
+        """Largest ratio of a level, exact."""
+        return self.exp(self.maximum(level))
+
+    def ratio_mean(self, level: str) -> float | None:
+        """Mean ratio of a level, from the sum relative to the largest ratio."""
+        largest, n = self.maximum(level), self.counts[f"{level}/n"]
+        return None if largest is None else self.exp(largest + math.log(self.sums[f"{level}/w"] / n))
+
+    def ratio_quantile(self, level: str, name: str) -> float | None:
+        """Exponential of a quantile of the log-ratio."""
+        low, high = self.minimum(level), self.maximum(level)
+        if low is None or high is None:
+            return None
+        counts = self.histograms[f"{level}_log_ratio"]
+        return self.exp(histogram.quantile(counts, QUANTILES[name], minimum=low, maximum=high))
+
+    def corrected(self, value: float | None) -> float | None:
+        """The value, unless nothing can be said of the weights."""
+        return value if self.trusted and self.correction is not None else None
+
+
+def _spread(variance: float) -> float:
+    return math.sqrt(max(variance, 0.0))
+
+
+def log_ratio_std(view: View, level: str) -> float | None:
+    """Population standard deviation of the log-ratio, in nats."""
+    mean, square = view.mean(f"{level}/d", f"{level}/n"), view.mean(f"{level}/d2", f"{level}/n")
+    if mean is None or square is None:
+        return None
+    return 0.0 if view.minimum(level) == view.maximum(level) else _spread(square - mean * mean)
+
+
+def _excess(view: View, level: str) -> tuple[float, float] | None:
+    """Means of r - 1 and of (r - 1)^2, which lose no digits where every ratio is near 1."""
+    n = view.counts[f"{level}/n"]
+    if not n:
+        return None
+    mean = (view.sums[f"{level}/k3"] + view.sums[f"{level}/d"]) / n
+    return mean, view.sums[f"{level}/excess2"] / n
+
+
+def ratio_std(view: View, level: str) -> float | None:
+    """Population standard deviation of the ratio."""
+    excess, largest = _excess(view, level), view.maximum(level)
+    if excess is None or largest is None:
+        return None
+    if view.minimum(level) == largest:
+        return 0.0
+    if math.isfinite(excess[1]):
+        return _spread(excess[1] - excess[0] ** 2)
+    n = view.counts[f"{level}/n"]
+    scale = view.exp(largest)
+    relative = view.sums[f"{level}/w2"] / n - (view.sums[f"{level}/w"] / n) ** 2
+    return None if scale is None else scale * _spread(relative)
+
+
+def chi2(view: View, level: str) -> float | None:
+    """E[w^2] - 1."""
+    excess, largest = _excess(view, level), view.maximum(level)
+    if excess is None or largest is None:
+        return None
+    if math.isfinite(excess[1]):
+        return excess[1] + 2.0 * excess[0]
+    return view.exp(2.0 * largest + math.log(view.sums[f"{level}/w2"] / view.counts[f"{level}/n"]))
+
+
+def abs_max(view: View, level: str) -> float | None:
+    """Largest absolute log-ratio."""
+    low, high = view.minimum(level), view.maximum(level)
+    return None if low is None or high is None else max(abs(low), abs(high))
+
+
+def ess_raw(view: View, level: str) -> float | None:
+    """Kong's effective sample size as a fraction, (sum w)^2 / (n sum w^2)."""
+    n, square = view.counts[f"{level}/n"], view.sums[f"{level}/w2"]
+    return view.sums[f"{level}/w"] ** 2 / (n * square) if n else None
+
+
+def ess_corrected(view: View) -> float | None:
+    """The same of the weights after the rule; None where all of them are zero."""
+    n, square = view.counts["corrected/n"], view.sums["corrected/w2"]
+    return view.corrected(view.sums["corrected/w"] ** 2 / (n * square) if n and square else None)
+
+
+def max_weight_share(view: View, level: str) -> float | None:
+    """Largest weight over the sum of weights."""
+    return 1.0 / view.sums[f"{level}/w"] if view.counts[f"{level}/n"] else None
+
+
+def weight_perplexity(view: View, level: str) -> float | None:
+    """exp of the entropy of the normalised weights, over n."""
+    n, total = view.counts[f"{level}/n"], view.sums[f"{level}/w"]
+    return math.exp(math.log(total) - view.sums[f"{level}/wd"] / total) / n if n else None
+
+
+def modified(view: View) -> float | None:
+    """Fraction of raw ratios outside the bounds."""
+    n = view.counts["corrected/n"]
+    return (view.counts["modified/low"] + view.counts["modified/high"]) / n if n else None
+
+
+def modified_by(view: View, action: str) -> float | None:
+    """The modified fraction if that is the rule's action, 0 if it is another's."""
+    if view.correction is None:
+        return None
+    fraction = modified(view)
+    return fraction if fraction is None or view.correction.action == action else 0.0
+
+
+def gradient_removed(view: View) -> float | None:
+    """Share of sum(|advantage| ratio) that the rule took away."""
+    total = view.sums["gradient/raw"]
+    return view.corrected(view.sums["gradient/removed"] / total if total else None)
+
+
+def invalid(view: View) -> float | None:
+    """Fraction of masked-in tokens that had no usable log-probability."""
+    n = view.counts["masked_in"]
+    return (n - view.counts["token/n"]) / n if n else None
+
+
+def empty_rows(view: View) -> float | None:
+    """Fraction of rows without a valid token."""
+    empty = view.counts["rows_empty"]
+    rows = empty + view.counts["sequence/n"]
+    return empty / rows if rows else None
+
+
+def identical(view: View) -> float | None:
+    """1 if both sides are bit-equal on every one of more than 100 tokens: then nothing is being measured."""
+    n = view.counts["token/n"]
+    return float(view.counts["equal"] == n) if n > 100 else None
+
+
+def _moments(view: View, name: str) -> tuple[float, float, float, float, float] | None:
+    """Means of x and y, variances, covariance; None if either side does not vary."""
+    n = view.counts["token/n"]
+    if n < 2:
+        return None
+    x, y, xx, yy, xy = (view.sums[f"{name}/{part}"] / n for part in ("x", "y", "xx", "yy", "xy"))
+    variance_x, variance_y = xx - x * x, yy - y * y
+    floor = 1e-12
+    if not (variance_x > floor * xx and variance_y > floor * yy):
+        return None
+    return x, y, variance_x, variance_y, xy - x * y
+
+
+def line(view: View, name: str) -> tuple[float | None, float | None]:
+    """Slope and intercept of the least-squares line of y on x."""
+    moments = _moments(view, name)
+    if moments is None:
+        return None, None
+    x, y, variance_x, _, covariance = moments
+    slope = covariance / variance_x
+    return slope, y - slope * x
+
+
+def pearson(view: View, name: str) -> float | None:
+    """Correlation of x and y."""
+    moments = _moments(view, name)
+    if moments is None:
+        return None
+    _, _, variance_x, variance_y, covariance = moments
+    return max(-1.0, min(1.0, covariance / math.sqrt(variance_x * variance_y)))

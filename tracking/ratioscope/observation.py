@@ -1,0 +1,160 @@
+"""Observation: one batch of log-probabilities, checked, masked and cast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+POSITIVE_LOGP_SLACK = 1e-4
+"""A rollout log-probability above this is no log-probability; rounding alone can reach slightly above 0."""
+
+Logps = torch.Tensor | Sequence[Sequence[float | None]]
+"""Log-probabilities: a ``(B, T)`` tensor, or one list a row in which None or a missing tail is a missing token."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One batch, ready to be summarised. Every tensor is detached and float32 or bool.
+
+    A token is valid if it is masked in, both its log-probabilities are finite, and the rollout's is not above 0.
+
+    Attributes:
+        train: ``(B, T)`` trainer log-probabilities, 0 where not valid.
+        rollout: ``(B, T)`` rollout log-probabilities, 0 where not valid.
+        log_ratio: ``(B, T)`` train - rollout, in nats, 0 where not valid.
+        valid: bool ``(B, T)``.
+        masked_in: bool ``(B, T)``, the mask as given.
+        missing: bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all.
+        nan: bool ``(B, T)``, other masked-in tokens with a NaN on either side.
+        infinite: bool ``(B, T)``, other masked-in tokens with an infinity on either side, or in the difference.
+        positive: bool ``(B, T)``, other masked-in tokens whose rollout log-probability is above 0.
+        advantages: float32 ``(B,)`` or None.
+    """
+
+    train: torch.Tensor
+    rollout: torch.Tensor
+    log_ratio: torch.Tensor
+    valid: torch.Tensor
+    masked_in: torch.Tensor
+    missing: torch.Tensor
+    nan: torch.Tensor
+    infinite: torch.Tensor
+    positive: torch.Tensor
+    advantages: torch.Tensor | None
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        train_logps: Logps,
+        rollout_logps: Logps,
+        mask: torch.Tensor | Sequence[Sequence[int]],
+        *,
+        advantages: torch.Tensor | Sequence[float] | None = None,
+        token_ids: torch.Tensor | None = None,
+    ) -> Observation:
+        """Checks and casts a batch, without a host sync and without touching the caller's tensors.
+
+        Args:
+            train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer.
+            rollout_logps: ``(B, T)`` the same under the engine that sampled them.
+            mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
+            advantages: ``(B,)`` advantage of each row.
+            token_ids: ``(B, T)`` ids of the sampled tokens; only their shape is checked.
+
+        Raises:
+            ValueError: if a shape is not exactly as stated; nothing is broadcast.
+            TypeError: if the log-probabilities are not floating-point.
+        """
+        if not isinstance(mask, torch.Tensor):
+            mask = torch.as_tensor(mask)
+        absent = torch.zeros((), dtype=torch.bool, device=mask.device)
+        train_logps, absent_train = _as_tensor(train_logps, mask)
+        rollout_logps, absent_rollout = _as_tensor(rollout_logps, mask)
+        if advantages is not None and not isinstance(advantages, torch.Tensor):
+            advantages = torch.as_tensor(advantages, dtype=torch.float32, device=mask.device)
+        check_batch(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
+
+        train, rollout = train_logps.detach().float(), rollout_logps.detach().float()
+        masked_in = mask.detach() != 0
+        for part in (absent_train, absent_rollout):
+            absent = absent if part is None else absent | part
+        missing = masked_in & absent
+        rest = masked_in & ~missing
+        nan = rest & (train.isnan() | rollout.isnan())
+        rest = rest & ~nan
+        infinite = rest & ~(train - rollout).isfinite()
+        rest = rest & ~infinite
+        positive = rest & (rollout > POSITIVE_LOGP_SLACK)
+        valid = rest & ~positive
+        zero = torch.zeros((), dtype=torch.float32, device=train.device)
+        train, rollout = torch.where(valid, train, zero), torch.where(valid, rollout, zero)
+        return cls(
+            train=train,
+            rollout=rollout,
+            log_ratio=train - rollout,
+            valid=valid,
+            masked_in=masked_in,
+            missing=missing,
+            nan=nan,
+            infinite=infinite,
+            positive=positive,
+            advantages=None if advantages is None else advantages.detach().float(),
+        )
+
+
+def check_batch(
+    train_logps: torch.Tensor,
+    rollout_logps: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    advantages: torch.Tensor | None = None,
+    token_ids: torch.Tensor | None = None,
+) -> None:
+    """Raises on anything that would have to be broadcast, guessed or silently cast.
+
+    Raises:
+        ValueError: if a shape is wrong.
+        TypeError: if an argument is not a tensor or the log-probabilities are not floating-point.
+    """
+    for name, logps in (("train_logps", train_logps), ("rollout_logps", rollout_logps)):
+        if not isinstance(logps, torch.Tensor):
+            msg = f"got {name} of type {type(logps).__name__}; expected a floating-point tensor of shape (B, T)"
+            raise TypeError(msg)
+        if not logps.dtype.is_floating_point:
+            msg = f"got {name} of dtype {logps.dtype}; expected floating-point log-probabilities. "
+            msg += "Were token ids passed in their place?"
+            raise TypeError(msg)
+    if train_logps.dim() != 2:
+        msg = f"got train_logps of shape {tuple(train_logps.shape)}; expected (B, T): one log-probability for each "
+        msg += "sampled token. Select the sampled token by its id first."
+        raise ValueError(msg)
+    expected = tuple(train_logps.shape)
+    others = {"rollout_logps": rollout_logps, "mask": mask, "token_ids": token_ids}
+    for name, tensor in others.items():
+        if tensor is not None and tuple(tensor.shape) != expected:
+            msg = f"got {name} of shape {tuple(tensor.shape)}; expected {expected}, the shape of train_logps. "
+            msg += "Nothing is broadcast: expand or slice it to that shape."
+            raise ValueError(msg)
+    if advantages is not None and tuple(advantages.shape) != expected[:1]:
+        msg = f"got advantages of shape {tuple(advantages.shape)}; expected {expected[:1]}, one for each row"
+        raise ValueError(msg)
+
+
+def _as_tensor(logps: Logps, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A tensor as it is; lists as a float32 tensor padded to the mask's width, with where a value was missing."""
+    if isinstance(logps, torch.Tensor):
+        return logps, None
+    width = mask.shape[1] if mask.dim() == 2 else max(map(len, logps), default=0)
+    rows = [[*row, *[None] * (width - len(row))] for row in logps]
+    too_long = next((len(row) for row in rows if len(row) > width), None)
+    if too_long is not None:
+        msg = f"got a row of {too_long} log-probabilities; expected at most {width}, the mask's width"
+        raise ValueError(msg)
+    missing = torch.tensor([[value is None for value in row] for row in rows], dtype=torch.bool, device=mask.device)
+    filled = [[float("nan") if value is None else float(value) for value in row] for row in rows]
+    tensor = torch.tensor(filled, dtype=torch.float32, device=mask.device)
+    shape = (len(rows), width)
+    return tensor.reshape(shape), missing.reshape(shape)

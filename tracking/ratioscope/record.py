@@ -1,0 +1,85 @@
+"""Record: what one window was, on the host, as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ratioscope import histogram
+from ratioscope.correction import Correction
+from ratioscope.runconfig import DEFINITIONS_VERSION
+from ratioscope.slots import HISTOGRAMS
+from ratioscope.summary import RatioSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Record:
+    """One window: pooled over ranks, micro-batches and generations. Everything downstream is computed from it.
+
+    Attributes:
+        step: the trainer's global step at the flush.
+        split: ``"train"`` or ``"eval"``.
+        time: seconds since the epoch at the flush.
+        scalars: every statistic of the catalogue that has data, by full key; finite floats.
+        summary: the mergeable state behind the scalars, on the CPU.
+        world_size: number of ranks that were merged.
+        events: messages about this window, such as an observation that failed.
+        definitions: version of the metric definitions the scalars follow.
+    """
+
+    step: int
+    split: str
+    time: float
+    scalars: Mapping[str, float]
+    summary: RatioSummary
+    world_size: int = 1
+    events: tuple[str, ...] = ()
+    definitions: int = field(default=DEFINITIONS_VERSION)
+
+    @property
+    def correction(self) -> Correction | None:
+        """The rule of this window; None if nothing was corrected."""
+        return self.summary.correction
+
+    def counts(self, name: str) -> NDArray[np.int64]:
+        """Bucket counts of one histogram, int64 ``(N_BUCKETS,)``; names are ``summary.HISTOGRAMS``."""
+        counts: NDArray[np.int64] = self.summary.histograms[HISTOGRAMS.index(name)].numpy()
+        return counts
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON with sparse histograms; infinities are written as strings."""
+        state = self.summary.to_json()
+        state["histograms"] = {name: histogram.to_sparse(self.counts(name)) for name in HISTOGRAMS}
+        return {
+            "definitions": self.definitions,
+            "step": self.step,
+            "split": self.split,
+            "time": self.time,
+            "world_size": self.world_size,
+            "events": list(self.events),
+            "correction": None if self.correction is None else self.correction.to_json(),
+            "scalars": {key: value for key, value in self.scalars.items() if math.isfinite(value)},
+            "state": state,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Inverse of :meth:`to_json`."""
+        correction = None if data["correction"] is None else Correction.from_json(data["correction"])
+        return cls(
+            step=data["step"],
+            split=data["split"],
+            time=data["time"],
+            scalars=data["scalars"],
+            summary=RatioSummary.from_json(data["state"], correction=correction),
+            world_size=data["world_size"],
+            events=tuple(data["events"]),
+            definitions=data["definitions"],
+        )

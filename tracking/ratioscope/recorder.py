@@ -1,0 +1,264 @@
+"""Recorder: observe, merge, record, report."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ratioscope import runconfig
+from ratioscope.collective import all_merge, is_main_rank, world_size
+from ratioscope.correction import Correction, correct
+from ratioscope.incidents import Incidents
+from ratioscope.metrics import keys
+from ratioscope.observation import Logps, Observation
+from ratioscope.record import Record
+from ratioscope.summary import RatioSummary
+from ratioscope.trackers.base import RunContext
+from ratioscope.trackers.fanout import Fanout
+from ratioscope.trackers.registry import ReportTo, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    import torch
+    import torch.distributed as dist
+
+
+class Recorder:
+    """Records a correction step of your own training loop.
+
+    Every rank has one and makes the same calls; only rank 0 talks to trackers.
+
+    Example:
+        >>> rule = Correction("token", "truncate", upper=2.0)
+        >>> with Recorder(report_to="wandb", correction=rule) as recorder:  # doctest: +SKIP
+        ...     weights = recorder.correct(train_logps, rollout_logps, mask)
+        ...     record = recorder.flush(step=10)
+
+    Args:
+        report_to: trackers by name (``"wandb"``, ``"mlflow"``, ``"tensorboard"``), tracker objects, a list of
+            either, ``"all"`` or ``"none"``. A run that is live in the process is attached to and never finished;
+            where none is live, one is opened and closed.
+        correction: the rule; None to watch raw ratios only.
+        config: what else is to be kept beside the run. Secrets are redacted.
+        output_dir: where runs of our own keep their files.
+        run_name: name of a run of our own.
+        detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
+        group: process group to merge over; None for the default one.
+
+    Attributes:
+        incidents: what went wrong in flight, counted by kind.
+        correction: the rule.
+
+    Raises:
+        ValueError: if a tracker's name or the detail is unknown.
+        ImportError: if a named tracker's package is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        report_to: ReportTo = "none",
+        correction: Correction | None = None,
+        config: Mapping[str, Any] | None = None,
+        output_dir: str | Path | None = None,
+        run_name: str | None = None,
+        detail: str = "standard",
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        keys(detail)
+        self.incidents = Incidents()
+        self.correction = correction
+        self._trackers = resolve(report_to)
+        self._output_dir = None if output_dir is None else Path(output_dir)
+        self._run_name = run_name
+        self._detail = detail
+        self._group = group
+        self._config = config
+        self._windows: dict[str, RatioSummary] = {}
+        self._fanout: Fanout | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether trackers were opened and not closed since."""
+        return self._fanout is not None
+
+    @property
+    def tracker_names(self) -> list[str]:
+        """Names of the trackers that it reports to."""
+        return [tracker.name for tracker in self._trackers]
+
+    def open(
+        self,
+        *,
+        reporters: Mapping[str, object] | None = None,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Opens the trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
+
+        Args:
+            reporters: the trainer's own callbacks by tracker name, whose runs are attached to.
+            sections: further sections of the run config.
+        """
+        if not is_main_rank():
+            return
+        if self._fanout is None:
+            with self.incidents.guard("run config"):
+                config = runconfig.snapshot(self.correction, self._config, **(sections or {}))
+                run = RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name)
+                self._fanout = Fanout(
+                    self._trackers, run, incidents=self.incidents, detail=self._detail, reporters=reporters
+                )
+                atexit.register(self.close)
+        if self._fanout is not None:
+            self._fanout.open()
+
+    def observe(
+        self,
+        train_logps: Logps,
+        rollout_logps: Logps,
+        mask: torch.Tensor | Sequence[Sequence[int]],
+        *,
+        advantages: torch.Tensor | Sequence[float] | None = None,
+        token_ids: torch.Tensor | None = None,
+        applied: torch.Tensor | None = None,
+        split: str = "train",
+    ) -> None:
+        """Adds one batch to the window. Touches no tensor of the caller's, keeps no graph and makes no host sync.
+
+        Args:
+            train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer, in nats.
+            rollout_logps: ``(B, T)`` the same under the engine that sampled them.
+            mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
+            advantages: ``(B,)`` advantage of each row.
+            token_ids: ``(B, T)`` ids of the sampled tokens.
+            applied: the weights that the loss really uses; checked against the rule's own, on the device.
+            split: ``"train"`` or ``"eval"``; each has its own window.
+
+        Raises:
+            ValueError: if a shape is not exactly as stated. The window counts the failure, and a later flush works.
+            TypeError: if the log-probabilities are not floating-point.
+        """
+        try:
+            observation = Observation.of(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
+            summary = RatioSummary.observe(observation, correction=self.correction, applied=applied)
+        except Exception:
+            self._windows[split] = self._window(split).failed()
+            raise
+        window = self._windows.get(split)
+        self._windows[split] = summary if window is None else window.to(summary.maxima.device).merge(summary)
+
+    def correct(
+        self,
+        train_logps: torch.Tensor,
+        rollout_logps: torch.Tensor,
+        mask: torch.Tensor,
+        *,
+        advantages: torch.Tensor | None = None,
+        token_ids: torch.Tensor | None = None,
+        split: str = "train",
+    ) -> torch.Tensor:
+        """The correction step itself, recorded: :func:`ratioscope.correct` and :meth:`observe` in one call.
+
+        Returns:
+            float32 weights: ``(B, T)`` at the token level, ``(B, 1)`` at the sequence level.
+
+        Raises:
+            ValueError: if the recorder has no correction, or a shape is not exactly as stated.
+            TypeError: if the log-probabilities are not floating-point tensors.
+        """
+        if self.correction is None:
+            msg = "got correct() on a recorder without a correction; pass correction=Correction(...) to Recorder, "
+            msg += "or call observe() to watch raw ratios only"
+            raise ValueError(msg)
+        weights = correct(train_logps, rollout_logps, mask, correction=self.correction)
+        self.observe(
+            train_logps,
+            rollout_logps,
+            mask,
+            advantages=advantages,
+            token_ids=token_ids,
+            applied=weights,
+            split=split,
+        )
+        return weights
+
+    def flush(self, *, step: int, split: str = "train") -> Record | None:
+        """Closes the window: merges it over ranks and sends it to the trackers. Never raises.
+
+        Every rank must call it. It makes two collectives and one copy to the host.
+
+        Args:
+            step: the trainer's global step.
+            split: the window to close.
+
+        Returns:
+            The record, the same on every rank; None if no rank observed anything.
+        """
+        record = self.merge(step=step, split=split)
+        if record is not None:
+            self.write(record)
+        return record
+
+    def merge(self, *, step: int, split: str = "train") -> Record | None:
+        """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
+        window = self._window(split)
+        self._windows.pop(split, None)
+        with self.incidents.guard("merging ranks"):
+            summary = all_merge(window, group=self._group)
+            failures = summary.count("errors")
+            if not failures and not summary.maxima[-1]:
+                return None
+            events = tuple(self._events(summary))
+            return Record(
+                step=step,
+                split=split,
+                time=time.time(),
+                scalars=summary.metrics(),
+                summary=summary,
+                world_size=world_size(self._group),
+                events=events,
+            )
+        return None
+
+    def write(self, record: Record) -> None:
+        """The second half of :meth:`flush`: sends a record to the trackers. Does nothing off rank 0; never raises."""
+        self.open()
+        if self._fanout is not None:
+            with self.incidents.guard("writing a record"):
+                self._fanout.write(record)
+
+    def close(self) -> None:
+        """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""
+        fanout, self._fanout = self._fanout, None
+        if fanout is not None:
+            atexit.unregister(self.close)
+            fanout.close()
+
+    def where(self) -> list[str]:
+        """One line for each open tracker: where to look."""
+        return [] if self._fanout is None else self._fanout.where()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _window(self, split: str) -> RatioSummary:
+        return self._windows.get(split) or RatioSummary.empty(self.correction)
+
+    def _events(self, summary: RatioSummary) -> list[str]:
+        events: list[str] = []
+        if failures := summary.count("errors"):
+            events.append(f"{failures} observations failed and are not in this record")
+        if differing := summary.count("disagreements"):
+            message = f"{differing} of the trainer's weights are not what the rule gives; corrected statistics withheld"
+            self.incidents.report("weights disagree", message)
+            events.append(message)
+        return events

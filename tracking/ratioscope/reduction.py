@@ -1,0 +1,225 @@
+"""The reduction of one batch to a summary's vectors, on the batch's device and without a host sync.
+
+All arithmetic is float64 on float32 inputs. Positions without a valid token hold a log-ratio of 0, so sums of terms
+that vanish at 0 need no mask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ratioscope import histogram
+from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+
+if TYPE_CHECKING:
+    from ratioscope.correction import Correction
+    from ratioscope.observation import Observation
+
+OVERFLOW = 88.72283905206835
+"""Natural logarithm of the largest float32; the trainer's own ratio is infinite above it."""
+
+_FLOAT32_MAX = torch.finfo(torch.float32).max
+
+Named = dict[str, torch.Tensor]
+
+
+def reduce(
+    observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Maxima, sums, counts and histograms of one batch, as the fields of ``RatioSummary`` of those names."""
+    valid, device = observation.valid, observation.valid.device
+    tokens_in_row = valid.sum(dim=-1)
+    live = tokens_in_row > 0
+    divisor = tokens_in_row.clamp(min=1).double()
+    d = observation.log_ratio.double()
+    # Rounded to float32 after an exact enough sum: the same bits however the batch is padded or split.
+    row_d = d.sum(dim=-1).clamp(-_FLOAT32_MAX, _FLOAT32_MAX).float().double()
+
+    maxima: Named = {}
+    sums: Named = {}
+    counts = _token_counts(observation, live)
+    _level("token", d, valid, maxima, sums, counts)
+    _level("sequence", row_d, live, maxima, sums, counts)
+    _tokens(observation, d, sums, maxima, counts)
+    _rows(observation, d, live, divisor, sums, maxima, counts)
+    geometric = row_d / divisor
+    sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
+    maxima |= _extremes("geometric", geometric, live)
+    histograms = {
+        "token_log_ratio": histogram.count(observation.log_ratio, valid),
+        "sequence_log_ratio": histogram.count(row_d.float(), live),
+        "geometric_log_ratio": histogram.count(geometric.float(), live),
+    }
+    if correction is not None:
+        histograms["corrected_log_ratio"] = _corrected(
+            observation, correction, applied, row_d.float(), live, maxima, sums, counts
+        )
+    maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
+
+    nothing = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64, device=device)
+    return (
+        _stack(MAXIMA, maxima, -torch.inf, torch.float64, device),
+        _stack(SUMS, sums, 0.0, torch.float64, device),
+        _stack(COUNTS, counts, 0, torch.int64, device),
+        torch.stack([histograms.get(name, nothing) for name in HISTOGRAMS]),
+    )
+
+
+def _token_counts(observation: Observation, live: torch.Tensor) -> Named:
+    return {
+        "token/n": observation.valid.sum(),
+        "sequence/n": live.sum(),
+        "rows_empty": (~live).sum(),
+        "masked_in": observation.masked_in.sum(),
+        "nan": observation.nan.sum(),
+        "inf": observation.infinite.sum(),
+        "positive_logp": observation.positive.sum(),
+        "missing": observation.missing.sum(),
+        "equal": (observation.valid & (observation.train == observation.rollout)).sum(),
+    }
+
+
+def _level(level: str, d: torch.Tensor, valid: torch.Tensor, maxima: Named, sums: Named, counts: Named) -> None:
+    """The statistics that tokens and rows share."""
+    maxima |= _extremes(level, d, valid)
+    relative = d - maxima[f"{level}/max"]
+    weight = _where(valid, relative.exp())
+    excess = d.expm1()
+    sums |= {
+        f"{level}/d": d.sum(),
+        f"{level}/abs_d": d.abs().sum(),
+        f"{level}/d2": d.square().sum(),
+        f"{level}/k3": (excess - d).sum(),
+        f"{level}/excess2": excess.square().sum(),
+        f"{level}/w": weight.sum(),
+        f"{level}/w2": weight.square().sum(),
+        f"{level}/wd": (weight * _where(valid, relative)).sum(),
+    }
+    counts[f"{level}/overflow"] = (d > OVERFLOW).sum()
+
+
+def _tokens(observation: Observation, d: torch.Tensor, sums: Named, maxima: Named, counts: Named) -> None:
+    valid = observation.valid
+    x, y = observation.rollout.double(), observation.train.double()
+    sums |= {
+        "token/reverse_k3": ((-d).expm1() + d).sum(),
+        "token/mult_prob_error": _where(valid, d.abs().exp()).sum(),
+        **_second_moments("logp", x, y),
+    }
+    p, q = _where(valid, y.exp()), _where(valid, x.exp())
+    difference = (p - q).abs()
+    sums |= _second_moments("probability", q, p)
+    sums["probability/abs_difference"] = difference.sum()
+    maxima["probability/abs_max"] = _max(difference, valid)
+    ratio = observation.log_ratio.exp()
+    for low, high in ((0.9, 1.1), (0.5, 2.0)):
+        outside = (ratio < low) | (ratio > high)
+        counts[f"outside/{low:g}_{high:g}"] = (valid & outside).sum()
+
+
+def _rows(
+    observation: Observation,
+    d: torch.Tensor,
+    live: torch.Tensor,
+    divisor: torch.Tensor,
+    sums: Named,
+    maxima: Named,
+    counts: Named,
+) -> None:
+    abs_mean = d.abs().sum(dim=-1) / divisor
+    maxima["row/abs_mean_max"] = _max(abs_mean, live)
+    counts["row/over_1nat"] = (abs_mean > 1.0).sum()
+    train = observation.train.double().sum(dim=-1) / divisor
+    rollout = observation.rollout.double().sum(dim=-1) / divisor
+    sums["perplexity/train"] = _where(live, (-train).exp()).sum()
+    sums["perplexity/rollout"] = _where(live, (-rollout).exp()).sum()
+    sums["perplexity/ratio"] = _where(live, (-d.sum(dim=-1) / divisor).exp()).sum()
+
+
+def _corrected(
+    observation: Observation,
+    correction: Correction,
+    applied: torch.Tensor | None,
+    row_log_ratio: torch.Tensor,
+    live: torch.Tensor,
+    maxima: Named,
+    sums: Named,
+    counts: Named,
+) -> torch.Tensor:
+    """Counts what the rule did and returns the histogram of what it left."""
+    raw = correction.raw_ratio(observation.log_ratio)
+    weights = correction.apply(raw)
+    low, high = correction.outside(raw)
+    if correction.level == "token":
+        log_ratio, valid = observation.log_ratio, observation.valid
+    else:
+        log_ratio, valid = row_log_ratio.unsqueeze(-1), live.unsqueeze(-1)
+    low, high = low & valid, high & valid
+    modified = low | high
+    weight = _where(valid, weights.double())
+    counts |= {"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()}
+    sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
+    maxima |= _extremes("corrected", weights.double(), valid)
+    if applied is not None:
+        same_shape = applied.shape == weights.shape
+        counts["disagreements"] = ((weights != applied.detach()) & valid).sum() if same_shape else valid.sum()
+    _by_advantage(observation, raw, weights, valid, modified, sums, counts)
+
+    if correction.action == "mask":
+        return histogram.count(log_ratio, valid & ~modified)
+    lower, upper = correction.log_bounds
+    return histogram.count(log_ratio.clamp(min=lower, max=upper), valid)
+
+
+def _by_advantage(
+    observation: Observation,
+    raw: torch.Tensor,
+    weights: torch.Tensor,
+    valid: torch.Tensor,
+    modified: torch.Tensor,
+    sums: Named,
+    counts: Named,
+) -> None:
+    if observation.advantages is None:
+        return
+    advantage = observation.advantages.unsqueeze(-1).expand_as(raw).double()
+    for name, side in (("positive", advantage > 0), ("negative", advantage < 0)):
+        counts[f"{name}_advantage/n"] = (valid & side).sum()
+        counts[f"{name}_advantage/modified"] = (modified & side).sum()
+    size, ratio = advantage.abs(), raw.double()
+    sums["gradient/raw"] = _where(valid, size * ratio).sum()
+    sums["gradient/removed"] = _where(valid, size * (ratio - weights.double()).clamp(min=0.0)).sum()
+
+
+def _second_moments(name: str, x: torch.Tensor, y: torch.Tensor) -> Named:
+    return {
+        f"{name}/x": x.sum(),
+        f"{name}/y": y.sum(),
+        f"{name}/xx": x.square().sum(),
+        f"{name}/yy": y.square().sum(),
+        f"{name}/xy": (x * y).sum(),
+    }
+
+
+def _extremes(name: str, values: torch.Tensor, valid: torch.Tensor) -> Named:
+    return {f"{name}/max": _max(values, valid), f"{name}/-min": _max(-values, valid)}
+
+
+def _max(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Largest valid value, minus infinity if there is none."""
+    masked = torch.where(valid, values, -torch.inf).flatten()
+    identity = torch.full((1,), -torch.inf, dtype=masked.dtype, device=masked.device)
+    return torch.cat([masked, identity]).max()
+
+
+def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.where(valid, values, 0.0)
+
+
+def _stack(
+    names: tuple[str, ...], values: Named, default: float, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    filler = torch.full((), default, dtype=dtype, device=device)
+    return torch.stack([values.get(name, filler).to(dtype) for name in names])

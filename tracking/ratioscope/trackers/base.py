@@ -1,0 +1,92 @@
+"""What a tracker is: one small protocol, so that a backend is one file and a fake is one class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ratioscope.histogram import Bins
+    from ratioscope.record import Record
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The run that a tracker attaches to, or opens.
+
+    Attributes:
+        config: what goes beside the run under ``ratioscope``: nested, JSON-able, secrets already redacted.
+        output_dir: where a run of our own keeps its files; None for the backend's default.
+        run_name: name for a run of our own; None for the backend's default.
+        reporter: the trainer's own callback for this backend; None where the trainer does not report there,
+            so that the tracker attaches to a live run of the process or opens one.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    output_dir: Path | None = None
+    run_name: str | None = None
+    reporter: object | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One window as a tracker receives it.
+
+    Attributes:
+        step: the trainer's global step.
+        split: ``"train"`` or ``"eval"``.
+        time: seconds since the epoch at which the window was closed; the same at every retry.
+        scalars: finite floats by full key; the split's prefix (``eval/``) is included.
+        histograms: even bins by full key, prefix included.
+        record: all that is known of the window, for trackers that draw.
+    """
+
+    step: int
+    split: str
+    time: float
+    scalars: Mapping[str, float]
+    histograms: Mapping[str, Bins]
+    record: Record
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """One backend. Only the world's rank 0 ever holds one.
+
+    A tracker may raise: the caller reports each kind of failure once and training goes on.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in ``report_to``."""
+        ...
+
+    @property
+    def background(self) -> bool:
+        """True if ``write`` and ``close`` may wait for a network or a picture: the delivery thread runs them then."""
+        ...
+
+    def open(self, run: RunContext) -> bool:
+        """Attaches to the run that the trainer's reporter opened, else to a live one, else prepares our own.
+
+        Called on the main thread and must not wait for a network if ``background`` is True.
+
+        Returns:
+            False if the trainer's reporter has not opened its run yet; the caller asks again later.
+        """
+        ...
+
+    def write(self, row: Row) -> None:
+        """Sends one window."""
+        ...
+
+    def close(self) -> None:
+        """Sends what is held back and finishes the run only if this tracker opened it."""
+        ...
+
+    def where(self) -> str:
+        """One line for a person: where this run can be looked at."""
+        ...
