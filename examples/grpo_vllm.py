@@ -222,14 +222,18 @@ def summarize(trainer: GRPOTrainer, args: argparse.Namespace, console: Console) 
         ("max", f"{raw}/max", f"{corrected}/max"),
         ("effective sample size", "ratioscope/ess/raw", "ratioscope/ess/corrected"),
         ("modified", "sampling/frac_modified_importance_sampling_ratio"),
-        ("below, above the bounds", "ratioscope/modified/low", "ratioscope/modified/high"),
-        ("KL, k1 and k3", "ratioscope/kl/k1", "ratioscope/kl/k3"),
+        ("modified, too low", "ratioscope/modified/low"),
+        ("modified, too high", "ratioscope/modified/high"),
+        ("KL (k1)", "ratioscope/kl/k1"),
+        ("KL (k3)", "ratioscope/kl/k3"),
     ):
         table.add_row(name, *(f"{logged[key]:.4g}" if key in logged else "-" for key in keys))
     console.print(table)
 
     if "mlflow" in args.report_to:
-        console.print(f"MLflow       mlflow ui --backend-store-uri {os.environ['MLFLOW_TRACKING_URI']}", soft_wrap=True)
+        uri = os.environ["MLFLOW_TRACKING_URI"]
+        look = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+        console.print(f"MLflow       {look}", soft_wrap=True)
     if "wandb" in args.report_to and os.environ.get("WANDB_MODE") == "offline":
         folder = Path(os.environ["WANDB_DIR"]) / "wandb"
         console.print(f"W&B          {folder}  (upload: wandb sync {folder}/offline-run-*)", soft_wrap=True)

@@ -53,13 +53,19 @@ def ticks(low: float, high: float, step: float) -> list[float]:
 def log_ratio_label(value: float, step: float) -> str:
     """A tick as a log-ratio, with the digits that tell it from the next tick."""
     decimals = max(0, -math.floor(math.log10(step)))
-    return _compact(f"{value:.0e}") if decimals > 3 and value else f"{value:.{decimals}f}"
+    if decimals > 3:
+        return _compact(f"{value:.0e}") if value else "0"
+    return f"{value:.{decimals}f}"
 
 
 def ratio_label(value: float, step: float) -> str:
     """The same tick as a ratio, ``exp(value)``."""
     if step >= 0.5:
-        return _compact(f"{math.exp(value):.2g}")
+        exponent = math.floor(value / math.log(10))
+        if abs(exponent) < 3:
+            return _compact(f"{math.exp(value):.2g}")
+        # Beyond the range of a float, where the widest axes reach, mantissa and exponent still are numbers.
+        return f"{10 ** (value / math.log(10) - exponent):.2g}e{exponent}"
     decimals = -math.floor(math.log10(step)) + (1 if step >= 0.1 else 0)
     return f"{math.exp(value):.{decimals}f}"
 

@@ -181,12 +181,11 @@ def correct(
         ValueError: if the shapes differ or are not two-dimensional.
         TypeError: if the log-probabilities are not floating-point tensors.
     """
-    from ratioscope.observation import check_batch
+    from ratioscope.observation import check_batch, step_log_ratio
 
     check_batch(train_logps, rollout_logps, mask)
     with torch.no_grad():
-        difference = train_logps.detach().float() - rollout_logps.detach().float()
-        log_ratio = torch.nan_to_num(difference * mask.to(torch.float32), nan=0.0)
+        log_ratio = step_log_ratio(train_logps.detach().float(), rollout_logps.detach().float(), mask)
         return correction.apply(correction.raw_ratio(log_ratio))
 
 
@@ -199,7 +198,10 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _checked_bound(name: str, value: float | None) -> float | None:
     if value is None:
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
     if not math.isfinite(number) or number < 0:
         msg = f"got {name}={value!r}; expected a finite ratio >= 0, or None for an open side"
         raise ValueError(msg)

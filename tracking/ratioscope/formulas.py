@@ -139,8 +139,7 @@ def _excess(view: View, level: str) -> tuple[float, float] | None:
     n = view.counts[f"{level}/n"]
     if not n:
         return None
-    mean = (view.sums[f"{level}/k3"] + view.sums[f"{level}/d"]) / n
-    return mean, view.sums[f"{level}/excess2"] / n
+    return view.sums[f"{level}/excess"] / n, view.sums[f"{level}/excess2"] / n
 
 
 def ratio_std(view: View, level: str) -> float | None:

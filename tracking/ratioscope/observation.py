@@ -24,6 +24,7 @@ class Observation:
         train: ``(B, T)`` trainer log-probabilities, 0 where not valid.
         rollout: ``(B, T)`` rollout log-probabilities, 0 where not valid.
         log_ratio: ``(B, T)`` train - rollout, in nats, 0 where not valid.
+        step_log_ratio: ``(B, T)`` the same as the correction step itself sees it: 0 only where masked out or NaN.
         valid: bool ``(B, T)``.
         masked_in: bool ``(B, T)``, the mask as given.
         missing: bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all.
@@ -36,6 +37,7 @@ class Observation:
     train: torch.Tensor
     rollout: torch.Tensor
     log_ratio: torch.Tensor
+    step_log_ratio: torch.Tensor
     valid: torch.Tensor
     masked_in: torch.Tensor
     missing: torch.Tensor
@@ -66,18 +68,22 @@ class Observation:
 
         Raises:
             ValueError: if a shape is not exactly as stated; nothing is broadcast.
-            TypeError: if the log-probabilities are not floating-point.
+            TypeError: if the log-probabilities are not floating-point, or an argument is no tensor or list.
         """
+        if mask is None:
+            msg = "got mask=None; expected a bool or 0/1 tensor of the log-probabilities' shape"
+            raise TypeError(msg)
         if not isinstance(mask, torch.Tensor):
             mask = torch.as_tensor(mask)
         absent = torch.zeros((), dtype=torch.bool, device=mask.device)
-        train_logps, absent_train = _as_tensor(train_logps, mask)
-        rollout_logps, absent_rollout = _as_tensor(rollout_logps, mask)
+        train_logps, absent_train = _as_tensor("train_logps", train_logps, mask)
+        rollout_logps, absent_rollout = _as_tensor("rollout_logps", rollout_logps, mask)
         if advantages is not None and not isinstance(advantages, torch.Tensor):
             advantages = torch.as_tensor(advantages, dtype=torch.float32, device=mask.device)
         check_batch(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
 
         train, rollout = train_logps.detach().float(), rollout_logps.detach().float()
+        step = step_log_ratio(train, rollout, mask)
         masked_in = mask.detach() != 0
         for part in (absent_train, absent_rollout):
             absent = absent if part is None else absent | part
@@ -95,6 +101,7 @@ class Observation:
             train=train,
             rollout=rollout,
             log_ratio=train - rollout,
+            step_log_ratio=step,
             valid=valid,
             masked_in=masked_in,
             missing=missing,
@@ -103,6 +110,11 @@ class Observation:
             positive=positive,
             advantages=None if advantages is None else advantages.detach().float(),
         )
+
+
+def step_log_ratio(train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The log-ratio of the correction step, as TRL takes it: float32 ``(B, T)``, 0 where masked out or NaN."""
+    return torch.nan_to_num((train - rollout) * mask.detach().to(torch.float32), nan=0.0)
 
 
 def check_batch(
@@ -132,9 +144,12 @@ def check_batch(
         msg += "sampled token. Select the sampled token by its id first."
         raise ValueError(msg)
     expected = tuple(train_logps.shape)
-    others = {"rollout_logps": rollout_logps, "mask": mask, "token_ids": token_ids}
+    others = {"rollout_logps": rollout_logps, "mask": mask} | ({} if token_ids is None else {"token_ids": token_ids})
     for name, tensor in others.items():
-        if tensor is not None and tuple(tensor.shape) != expected:
+        if not isinstance(tensor, torch.Tensor):
+            msg = f"got {name} of type {type(tensor).__name__}; expected a tensor of shape {expected}"
+            raise TypeError(msg)
+        if tuple(tensor.shape) != expected:
             msg = f"got {name} of shape {tuple(tensor.shape)}; expected {expected}, the shape of train_logps. "
             msg += "Nothing is broadcast: expand or slice it to that shape."
             raise ValueError(msg)
@@ -143,18 +158,24 @@ def check_batch(
         raise ValueError(msg)
 
 
-def _as_tensor(logps: Logps, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _as_tensor(name: str, logps: Logps, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A tensor as it is; lists as a float32 tensor padded to the mask's width, with where a value was missing."""
     if isinstance(logps, torch.Tensor):
         return logps, None
-    width = mask.shape[1] if mask.dim() == 2 else max(map(len, logps), default=0)
-    rows = [[*row, *[None] * (width - len(row))] for row in logps]
+    try:
+        rows = [[None if value is None else float(value) for value in row] for row in logps]
+    except TypeError as error:
+        msg = f"got {name} of type {type(logps).__name__}; expected a floating-point tensor of shape (B, T), "
+        msg += "or one list a row of numbers and None"
+        raise TypeError(msg) from error
+    width = mask.shape[1] if mask.dim() == 2 else max(map(len, rows), default=0)
+    rows = [[*row, *[None] * (width - len(row))] for row in rows]
     too_long = next((len(row) for row in rows if len(row) > width), None)
     if too_long is not None:
         msg = f"got a row of {too_long} log-probabilities; expected at most {width}, the mask's width"
         raise ValueError(msg)
     missing = torch.tensor([[value is None for value in row] for row in rows], dtype=torch.bool, device=mask.device)
-    filled = [[float("nan") if value is None else float(value) for value in row] for row in rows]
+    filled = [[float("nan") if value is None else value for value in row] for row in rows]
     tensor = torch.tensor(filled, dtype=torch.float32, device=mask.device)
     shape = (len(rows), width)
     return tensor.reshape(shape), missing.reshape(shape)

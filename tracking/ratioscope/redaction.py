@@ -1,8 +1,8 @@
 """Making a value safe to publish: a JSON-able copy in which secrets are replaced.
 
-A secret is known by the name it is stored under (``hub_token``, ``x-api-key``), by its shape (a password in a URL, a token
-with a vendor's prefix), or because an environment variable with such a name holds the same text. The copy is bounded in
-depth, in entries and in text length, so that no input can stall a run.
+A secret is known by the name it is stored under (``hub_token``, ``x-api-key``), by its shape (a password in a URL, a
+token with a vendor's prefix), or because an environment variable with such a name holds the same text. The copy is
+bounded in depth, in entries and in text length, so that no input can stall a run.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import os
 import re
 import sys
 import types
-from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from ratioscope.secret_patterns import REDACTED, is_secret_name, redact_text
+from ratioscope.secret_patterns import MAX_TEXT, REDACTED, is_secret_name, redact_text
 
 __all__ = ["REDACTED", "redact"]
 
@@ -34,6 +34,9 @@ MAX_ENTRIES = 1_000
 MAX_NODES = 20_000
 """Values that are visited in all."""
 
+MAX_CHARACTERS = 1_000_000
+"""Characters of text that are searched for secrets in all."""
+
 MIN_SECRET_LENGTH = 8
 """Characters an environment variable's secret must have to be searched for in other text."""
 
@@ -44,9 +47,10 @@ CUT = "[cut]"
 def redact(value: Any) -> Any:
     """Returns a JSON-able deep copy of a value without its secrets.
 
-    Mappings, dataclasses, namespaces and named tuples become dicts with string keys, sequences and sets become lists, enums, paths and
-    dtypes become text, non-finite floats become ``"nan"``, ``"inf"`` or ``"-inf"``, and any other object becomes the name of its
-    type. Cycles and everything beyond the bounds are replaced by a short note. Redacting twice changes nothing more.
+    Mappings, dataclasses, namespaces and named tuples become dicts with string keys, sequences and sets become lists,
+    enums, paths and dtypes become text, non-finite floats become ``"nan"``, ``"inf"`` or ``"-inf"``, and any other
+    object becomes the name of its type. Cycles and everything beyond the bounds are replaced by a short note.
+    Redacting twice changes nothing more.
 
     Args:
         value: anything. It is only read.
@@ -58,11 +62,12 @@ def redact(value: Any) -> Any:
 
 
 class _Redactor:
-    """One pass over one value: what is open above the current value, and how many values may still be visited."""
+    """One pass over one value: what is open above the current value, and how much may still be read."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
         self.nodes_left = MAX_NODES
+        self.characters_left = MAX_CHARACTERS
         self.known = _environment_secrets()
 
     def copy(self, value: Any, depth: int) -> Any:
@@ -78,7 +83,10 @@ class _Redactor:
             return f"<unreadable {type(value).__name__}>"
 
     def text(self, value: str) -> str:
-        """Removes secrets from a text."""
+        """Removes secrets from a text, as long as the pass has not read too much already."""
+        if self.characters_left <= 0:
+            return CUT
+        self.characters_left -= min(len(value), MAX_TEXT)
         return redact_text(str.__str__(value), known=self.known)
 
     def scalar(self, value: Any) -> Any:
@@ -100,7 +108,7 @@ class _Redactor:
     def container(self, value: Any, depth: int) -> Any:
         """Copies what may hold other values, or names what cannot be looked into."""
         fields = _fields(value)
-        if fields is None and not isinstance(value, list | tuple | Set):
+        if fields is None and not isinstance(value, list | tuple | AbstractSet):
             return self.foreign(value)
         if id(value) in self.open:
             return "[cycle]"
@@ -111,7 +119,7 @@ class _Redactor:
             if fields is not None:
                 return self.mapping(fields, depth)
             items = self.sequence(value, depth)
-            return sorted(items, key=_sort_key) if isinstance(value, Set) else items
+            return sorted(items, key=_sort_key) if isinstance(value, AbstractSet) else items
         finally:
             self.open.discard(id(value))
 
@@ -170,10 +178,11 @@ def _fields(value: Any) -> Iterator[tuple[Any, Any]] | None:
         return ((key, value[key]) for key in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
-    if isinstance(value, Namespace | types.SimpleNamespace):
+    argparse = sys.modules.get("argparse")
+    if isinstance(value, types.SimpleNamespace) or (argparse is not None and isinstance(value, argparse.Namespace)):
         return iter(vars(value).items())
-    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
-    if names is not None:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        names: tuple[str, ...] = type(value)._fields  # type: ignore[attr-defined]
         return iter(zip(names, value, strict=True))
     return None
 

@@ -34,8 +34,8 @@ def reduce(
     live = tokens_in_row > 0
     divisor = tokens_in_row.clamp(min=1).double()
     d = observation.log_ratio.double()
-    # Rounded to float32 after an exact enough sum: the same bits however the batch is padded or split.
-    row_d = d.sum(dim=-1).clamp(-_FLOAT32_MAX, _FLOAT32_MAX).float().double()
+    # Rounded to float32 after an exact sum: the same bits however the batch is padded or split.
+    row_d = _row_sum(d).clamp(-_FLOAT32_MAX, _FLOAT32_MAX).float().double()
 
     maxima: Named = {}
     sums: Named = {}
@@ -92,6 +92,7 @@ def _level(level: str, d: torch.Tensor, valid: torch.Tensor, maxima: Named, sums
         f"{level}/abs_d": d.abs().sum(),
         f"{level}/d2": d.square().sum(),
         f"{level}/k3": (excess - d).sum(),
+        f"{level}/excess": excess.sum(),
         f"{level}/excess2": excess.square().sum(),
         f"{level}/w": weight.sum(),
         f"{level}/w2": weight.square().sum(),
@@ -128,7 +129,7 @@ def _rows(
     maxima: Named,
     counts: Named,
 ) -> None:
-    abs_mean = d.abs().sum(dim=-1) / divisor
+    abs_mean = _row_sum(d.abs()) / divisor
     maxima["row/abs_mean_max"] = _max(abs_mean, live)
     counts["row/over_1nat"] = (abs_mean > 1.0).sum()
     train = observation.train.double().sum(dim=-1) / divisor
@@ -163,8 +164,9 @@ def _corrected(
     sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
     maxima |= _extremes("corrected", weights.double(), valid)
     if applied is not None:
-        same_shape = applied.shape == weights.shape
-        counts["disagreements"] = ((weights != applied.detach()) & valid).sum() if same_shape else valid.sum()
+        expected = correction.apply(correction.raw_ratio(observation.step_log_ratio))
+        same_shape = applied.shape == expected.shape
+        counts["disagreements"] = ((expected != applied.detach()) & valid).sum() if same_shape else valid.sum()
     _by_advantage(observation, raw, weights, valid, modified, sums, counts)
 
     if correction.action == "mask":
@@ -191,6 +193,12 @@ def _by_advantage(
     size, ratio = advantage.abs(), raw.double()
     sums["gradient/raw"] = _where(valid, size * ratio).sum()
     sums["gradient/removed"] = _where(valid, size * (ratio - weights.double()).clamp(min=0.0)).sum()
+
+
+def _row_sum(d: torch.Tensor) -> torch.Tensor:
+    """Sum of each row, exact wherever the row's multiples of 2**-20 and the rest each are; then order is immaterial."""
+    coarse = (d * 2.0**20).round() * 2.0**-20
+    return coarse.sum(dim=-1) + (d - coarse).sum(dim=-1)
 
 
 def _second_moments(name: str, x: torch.Tensor, y: torch.Tensor) -> Named:

@@ -9,9 +9,8 @@ import json
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
-from importlib import metadata
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +81,13 @@ def lookup(root: Any, path: str) -> Any:
 
 def versions() -> dict[str, str]:
     """Returns the version of Python, of ratioscope and of each installed package that bears on the ratios."""
+    from importlib import metadata  # slow to import, and `import ratioscope` must not be
+
     found = {"python": platform.python_version(), "ratioscope": __version__}
     for name, distributions in _DISTRIBUTIONS.items():
-        for distribution in distributions:
-            try:
+        for distribution in reversed(distributions):
+            with suppress(Exception):  # absent, or its metadata is damaged
                 found[name] = str(metadata.version(distribution))
-            except Exception:  # absent, or its metadata is damaged
-                continue
-            break
     return found
 
 
@@ -99,6 +97,8 @@ def git_commit(path: str | os.PathLike[str]) -> str | None:
     Args:
         path: a folder, inside a repository or not.
     """
+    import subprocess  # slow to import, and `import ratioscope` must not be
+
     # Inside a git hook these would point at the hook's repository, whatever the folder.
     environment = {name: value for name, value in os.environ.items() if name not in {"GIT_DIR", "GIT_WORK_TREE"}}
     try:
@@ -110,7 +110,7 @@ def git_commit(path: str | os.PathLike[str]) -> str | None:
             timeout=GIT_TIMEOUT,
             env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
         )
-    except Exception:
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
     commit = done.stdout.decode("ascii", "replace").strip()
     return commit if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", commit) else None

@@ -18,10 +18,15 @@ SLACK = 4_096
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
-_SECRET_WORDS = frozenset(
-    "secret secrets password passwords passwd passphrase passcode pwd credential credentials creds cred authorization "
-    "apikey apikeys accesskey privatekey secretkey authtoken accesstoken hftoken hubtoken apitoken cookie cookies "
-    "bearer jwt".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SECRET_WORDS = _words(
+    "secret secrets password passwords passwd passphrase passcode pwd credential credentials creds cred "
+    "authorization apikey apikeys accesskey privatekey secretkey authtoken accesstoken hftoken hubtoken apitoken "
+    "cookie cookies bearer jwt"
 )
 """Words that make any name a secret's."""
 
@@ -31,10 +36,11 @@ _SECRET_ENDINGS = ("password", "passwd", "apikey", "secretkey", "accesskey", "pr
 _SECRET_LAST_WORDS = frozenset({"auth", "pat", "signature", "sig"})
 """Words that name a secret only when they end the name."""
 
-_OWNERS = frozenset(
+_OWNERS = _words(
     "api access auth private secret hf hub huggingface wandb openai anthropic github gh gitlab azure aws gcp google "
-    "mlflow databricks comet neptune clearml swanlab trackio bearer refresh session service account client user admin "
-    "bot id oauth deploy personal security signing encryption ssh master storage shared license subscription db".split()
+    "mlflow databricks comet neptune clearml swanlab trackio bearer refresh session service account client user "
+    "admin bot id oauth deploy personal security signing encryption ssh master storage shared license subscription "
+    "db"
 )
 """Words before ``key``, ``keys``, ``token`` or ``pass`` that make it a secret."""
 
@@ -43,10 +49,10 @@ _TOKEN_OWNERS = frozenset({"api", "access", "auth", "secret", "hf", "hub", "bear
 
 _KEY_WORDS = frozenset({"key", "keys", "token", "tokens", "pass"})
 
-_TEXT_TOKENS = frozenset(
+_TEXT_TOKENS = _words(
     "pad eos bos unk sep cls mask image images video audio per stop start end begin eot eom special new next prev "
     "previous last first max min num think thinking tool call reasoning prompt completion sampled added extra fake "
-    "boi eoi newline placeholder by any each every all one single text draft top prefix suffix middle word sub".split()
+    "boi eoi newline placeholder by any each every all one single text draft top prefix suffix middle word sub"
 )
 """Words before ``token`` that make it a token of text."""
 

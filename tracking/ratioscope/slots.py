@@ -10,8 +10,9 @@ LEVELS = ("token", "sequence")
 HISTOGRAMS = ("token_log_ratio", "sequence_log_ratio", "geometric_log_ratio", "corrected_log_ratio")
 """The last is of the weights after the rule, at the rule's level; masked weights have no logarithm and are left out."""
 
-_LEVEL_SUMS = ("d", "abs_d", "d2", "k3", "excess2", "w", "w2", "wd")
-# d: log-ratio; excess2: (r - 1)**2; w, w2, wd: exp(d - max d), its square, and its product with (d - max d).
+_LEVEL_SUMS = ("d", "abs_d", "d2", "k3", "excess", "excess2", "w", "w2", "wd")
+# d: log-ratio; excess, excess2: r - 1 and its square;
+# w, w2, wd: exp(d - max d), its square, and its product with (d - max d).
 
 SUMS = (
     *(f"{level}/{name}" for level in LEVELS for name in _LEVEL_SUMS),

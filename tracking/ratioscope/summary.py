@@ -136,10 +136,11 @@ class RatioSummary:
         return RatioSummary(self.correction, *(tensor.to(device) for tensor in state))
 
     def __eq__(self, other: object) -> bool:
-        """True if rule and state are the same to the bit."""
+        """True if rule and state are the same to the bit; one NaN is like another."""
         if not isinstance(other, RatioSummary):
             return NotImplemented
-        mine, theirs = self.pack().cpu(), other.pack().cpu()
+        packed = (self.pack().cpu(), other.pack().cpu())
+        mine, theirs = (torch.where(state.isnan(), torch.nan, state) for state in packed)
         return self.correction == other.correction and torch.equal(mine.view(torch.int64), theirs.view(torch.int64))
 
     __hash__ = None  # type: ignore[assignment]

@@ -165,7 +165,8 @@ class MlflowTracker:
             bars = histogram_picture(row.histograms[key], title=f"{label}, step {row.step}", bounds=bounds)
             for step in {row.step, 0} if at_start else {row.step}:
                 client.log_image(run_id, bars, key=name, step=step, synchronous=True)
-            heat = heatmap_picture(series.bins(), series.steps(), title=f"{label}, up to step {row.step}", bounds=bounds)
+            title = f"{label}, up to step {row.step}"
+            heat = heatmap_picture(series.bins(), series.steps(), title=title, bounds=bounds)
             client.log_image(run_id, heat, key=f"{name}_over_training", step=0, synchronous=True)
         client.log_text(run_id, json.dumps(history.to_json(), separators=(",", ":")), HISTOGRAMS_ARTIFACT)
         self._undrawn.pop(row.split, None)

@@ -213,7 +213,8 @@ class _Placeholder(TrainerCallback):
 
 
 def _rule(trainer: Any) -> Correction | None:
-    return Correction.from_trl(trainer.args) if getattr(trainer.args, "use_vllm", False) else None
+    corrects = hasattr(trainer.args, "vllm_importance_sampling_mode") and getattr(trainer.args, "use_vllm", False)
+    return Correction.from_trl(trainer.args) if corrects else None
 
 
 def _followed(report_to: str | list[str] | None) -> list[str]:

@@ -124,14 +124,14 @@ def _sampling(trainer: Any) -> dict[str, Any]:
     if overrides is None or _is_unknown(overrides):
         overrides = {}
     if not isinstance(overrides, Mapping):
-        unreadable = {name: UNKNOWN for name in (*_SAMPLING, "overridden", "reshaped_by")}
+        unreadable = dict.fromkeys((*_SAMPLING, "overridden", "reshaped_by"), UNKNOWN)
         return {**unreadable, "scoring_temperature": scoring}
     effective = {name: overrides.get(name, value) for name, value in fields.items()}
     if effective["min_p"] is None:
         effective["min_p"] = 0.0
     reshaping = [name for name, neutral in _RESHAPING.items() if overrides.get(name) not in (None, neutral, [], {})]
     regex = _first(trainer, "vllm_generation.structured_outputs_regex", "args.vllm_structured_outputs_regex")
-    if isinstance(regex, str):
+    if isinstance(regex, str) and not _is_unknown(regex):
         reshaping.append("structured_outputs_regex")
     return {
         **effective,

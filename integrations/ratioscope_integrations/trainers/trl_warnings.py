@@ -17,6 +17,11 @@ _BIASED: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 )
 """Each setting, when it changes the sampled distribution, and its neutral value."""
 
+_RESHAPES = (
+    "reshapes the distribution that vLLM samples from, and the trainer scores the one before it, "
+    "which biases the importance ratio"
+)
+
 
 def config_warnings(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns one line for each setting that biases the ratio, and what to do about it.
@@ -42,15 +47,8 @@ def _sampling_warnings(sections: Mapping[str, Any]) -> list[str]:
         value = _number(lookup(sections, f"sampling.{name}"))
         if value is not None and is_biased(value):
             source = " (from generation_kwargs)" if name in overridden else ""
-            lines.append(
-                f"{name}={value:g}{source} reshapes the distribution that vLLM samples from, and the trainer scores the "
-                f"one before it, which biases the importance ratio; set {neutral} to remove the bias."
-            )
-    lines.extend(
-        f"{name} changes the distribution that vLLM samples from, and the trainer scores the one before it, which biases "
-        "the importance ratio; drop it to remove the bias."
-        for name in _names(sections, "reshaped_by")
-    )
+            lines.append(f"{name}={value:g}{source} {_RESHAPES}; set {neutral} to remove the bias.")
+    lines.extend(f"{name} {_RESHAPES}; drop it to remove the bias." for name in _names(sections, "reshaped_by"))
     return lines
 
 
@@ -61,20 +59,16 @@ def _temperature_warnings(sections: Mapping[str, Any]) -> list[str]:
     if sampled is None or sampled == scored or "temperature" not in _names(sections, "overridden"):
         return []
     against = "another one" if scored is None else f"{scored:g}"
-    return [
-        f"temperature={sampled:g} (from generation_kwargs) is what vLLM samples at, and the trainer scores at {against}, "
-        "which biases the importance ratio; set the config's temperature instead."
-    ]
+    line = f"temperature={sampled:g} (from generation_kwargs) is what vLLM samples at, and the trainer scores at "
+    return [f"{line}{against}, which biases the importance ratio; set the config's temperature instead."]
 
 
 def _logprobs_warnings(sections: Mapping[str, Any]) -> list[str]:
     """Warns of log-probabilities that were taken before the temperature, or that are none."""
     mode = lookup(sections, "engine.logprobs_mode")
     if mode in ("raw_logits", "processed_logits"):
-        return [
-            f"logprobs_mode is {mode}: vLLM returns logits instead of log-probabilities, so no importance ratio can be "
-            "formed; start it with --logprobs-mode processed_logprobs."
-        ]
+        line = f"logprobs_mode is {mode}: vLLM returns logits, of which no importance ratio can be formed"
+        return [f"{line}; start vLLM with --logprobs-mode processed_logprobs."]
     if mode == "processed_logprobs":
         return []
     temperatures = [_number(lookup(sections, f"sampling.{name}")) for name in ("temperature", "scoring_temperature")]
@@ -82,10 +76,9 @@ def _logprobs_warnings(sections: Mapping[str, Any]) -> list[str]:
     if not changed:
         return []
     state, scaled = ("raw", "are not") if mode == "raw_logprobs" else (UNKNOWN, "may not be")
-    return [
-        f"T != 1 and logprobs_mode is {state}: at temperature={changed[0]:g} the trainer's log-probabilities are scaled "
-        f"and vLLM's {scaled}, which biases the importance ratio; start vLLM with --logprobs-mode processed_logprobs."
-    ]
+    line = f"T != 1 and logprobs_mode is {state}: at temperature={changed[0]:g} the trainer's log-probabilities are "
+    line += f"scaled and vLLM's {scaled}, which biases the importance ratio"
+    return [f"{line}; start vLLM with --logprobs-mode processed_logprobs."]
 
 
 def _names(sections: Mapping[str, Any], name: str) -> list[str]:

@@ -1,0 +1,52 @@
+# Two commands for a fresh machine, both in .venv:
+#
+#   make demo   GRPO with real vLLM on CPU, in all four modes, reporting to MLflow, W&B (offline) and TensorBoard
+#   make test   everything that is checked: lint, types, unit tests, several processes, trackers, vLLM, the wheel
+#
+# On Linux, pip needs an index with torch's CPU build. If yours is not configured already:
+#
+#   export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+VENV ?= .venv
+STEPS ?= 5
+MODES := token_truncate token_mask sequence_truncate sequence_mask
+
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test lint unit format clean
+
+help:
+	@sed -n 's/^#   make/  make/p' Makefile
+
+setup: $(READY)
+
+$(READY): pyproject.toml requirements/demo-cpu.txt scripts/setup.sh
+	PYTHON="$(PYTHON)" bash scripts/setup.sh "$(VENV)"
+
+demo: $(READY)
+	@set -e; for mode in $(MODES); do \
+	    echo; echo "== $$mode"; \
+	    $(VENV)/bin/python examples/grpo_vllm.py --mode $$mode --steps $(STEPS) --output-dir demo; \
+	done
+	@echo; echo "Four runs, side by side (experiment and project: ratioscope):"
+	@echo "  MLflow       $(VENV)/bin/mlflow ui --backend-store-uri sqlite:///demo/mlflow.db"
+	@echo "  TensorBoard  $(VENV)/bin/tensorboard --logdir demo/tensorboard"
+	@echo "  W&B          demo/wandb, kept offline; to upload: $(VENV)/bin/wandb sync demo/wandb/offline-run-*"
+	@echo "Look for sampling/raw_importance_sampling_ratio, sampling/frac_modified_importance_sampling_ratio, ratioscope/."
+
+test: $(READY)
+	$(VENV)/bin/python scripts/check.py
+
+lint: $(READY)
+	$(VENV)/bin/python scripts/check.py lint
+
+unit: $(READY)
+	$(VENV)/bin/python scripts/check.py unit
+
+format: $(READY)
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,113 @@
+"""Runs what `make test` checks, and names in its last lines whatever was left out.
+
+    python scripts/check.py            everything
+    python scripts/check.py lint unit  some stages
+
+A stage that fails does not stop the ones after it. With `CI=true` nothing may be left out: a skipped test fails the
+run. Standard library only; runs in the environment that scripts/setup.sh made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SLOW = "slow or distributed or trackers or vllm or wheel"
+LINUX = sys.platform == "linux"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one stage came to."""
+
+    passed: bool
+    left_out: tuple[str, ...] = ()
+
+
+def tool(module: str, *arguments: str) -> bool:
+    """Runs a module of this environment, and tells whether it succeeded."""
+    print(f"$ {module} {' '.join(arguments)}", flush=True)
+    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT).returncode == 0
+
+
+def lint() -> Outcome:
+    """Style and types."""
+    results = [
+        tool("ruff", "check", "."),
+        tool("ruff", "format", "--check", "."),
+        tool("mypy"),
+        tool("pyright", "--pythonpath", sys.executable),
+    ]
+    return Outcome(all(results))
+
+
+def unit() -> Outcome:
+    """The fast tests."""
+    return run_pytest("-n", "2", "-m", f"not ({SLOW})")
+
+
+def slow() -> Outcome:
+    """Several processes, real trackers, real vLLM, the built wheel."""
+    if LINUX:
+        return run_pytest("-m", SLOW)
+    outcome = run_pytest("-m", f"({SLOW}) and not vllm")
+    return Outcome(outcome.passed, (*outcome.left_out, f"tests with real vLLM: no CPU build for {sys.platform}"))
+
+
+def run_pytest(*arguments: str) -> Outcome:
+    """Runs pytest and reads from its report what was skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        passed = tool("pytest", *arguments, f"--junitxml={report}")
+        return Outcome(passed, tuple(skipped(report)) if report.exists() else ())
+
+
+def skipped(report: Path) -> Iterator[str]:
+    """Yields one line for each test that a JUnit report says was skipped."""
+    for case in ET.parse(report).iter("testcase"):
+        for reason in case.iter("skipped"):
+            if reason.get("type") != "pytest.xfail":
+                yield f"{case.get('classname')}::{case.get('name')}: {reason.get('message')}"
+
+
+STAGES: dict[str, Callable[[], Outcome]] = {"lint": lint, "unit": unit, "slow": slow}
+
+
+def main() -> int:
+    """Runs the stages named on the command line, and sums up."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("stages", nargs="*", metavar="stage", help=f"any of: {', '.join(STAGES)} (default: all)")
+    names = parser.parse_args().stages or list(STAGES)
+    if unknown := [name for name in names if name not in STAGES]:
+        parser.error(f"unknown stage {unknown[0]!r}: expected any of {', '.join(STAGES)}")
+
+    strict = os.environ.get("CI", "").lower() in ("1", "true")
+    failed, left_out, lines = False, list[str](), list[str]()
+    for name in names:
+        print(f"\n== {name}: {STAGES[name].__doc__}", flush=True)
+        start = time.monotonic()
+        outcome = STAGES[name]()
+        failed |= not outcome.passed
+        left_out.extend(outcome.left_out)
+        lines.append(f"{name:6} {'passed' if outcome.passed else 'FAILED'} in {time.monotonic() - start:.0f} s")
+
+    print("\n== summary")
+    print("\n".join(lines))
+    print("\n".join(["left out:", *(f"  {line}" for line in left_out)]) if left_out else "left out: nothing")
+    if left_out and strict:
+        print("FAILED: CI=true, and with it nothing may be left out")
+        failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

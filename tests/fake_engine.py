@@ -1,0 +1,123 @@
+"""A stand-in for TRL's vLLM client: random tokens with plausible log-probabilities, so that a real GRPOTrainer trains in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trl import GRPOTrainer
+
+VOCABULARY = 32
+EOS = 1
+
+
+class FakeEngine:
+    """Answers like ``trl.generation.vllm_generation.VLLMGeneration``.
+
+    The log-probabilities are the policy's own at the first token's position plus noise; ``spoil`` may change them.
+    """
+
+    noise = 0.2
+    spoil: Callable[[list[list[list[float | None]]]], None] | None = None
+
+    def __init__(self, model: Any, accelerator: Any, **options: Any) -> None:
+        self.model = model
+        self.length = options["max_completion_length"]
+        self.random = torch.Generator().manual_seed(11 + accelerator.process_index)
+
+    def sync_weights(self) -> None:
+        """Nothing to send: the weights are the trainer's."""
+
+    def generate(self, prompts: list[list[int]], **_: Any) -> tuple[Any, ...]:
+        """Random completions of random lengths; the last token is EOS, so that TRL sees an end."""
+        ids, logps = [], []
+        for _prompt in prompts:
+            n = int(torch.randint(2, self.length, (1,), generator=self.random))
+            completion = [*torch.randint(2, VOCABULARY, (n - 1,), generator=self.random).tolist(), EOS]
+            ids.append(completion)
+            logps.append(self._score(_prompt, completion))
+        if type(self).spoil is not None:
+            type(self).spoil(logps)
+        return None, ids, logps, None
+
+    @torch.no_grad()
+    def _score(self, prompt: list[int], completion: list[int]) -> list[list[float | None]]:
+        tokens = torch.tensor([prompt + completion])
+        model = getattr(self.model, "module", self.model)
+        logps = model(tokens).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        chosen = logps.gather(1, torch.tensor(completion).unsqueeze(1)).squeeze(1)
+        noise = self.noise * torch.randn(len(completion), generator=self.random)
+        return [[min(0.0, value)] for value in (chosen + noise).tolist()]
+
+
+def make_trainer(folder: Path, monkeypatch: Any = None, *, eval_rows: int = 0, **settings: Any) -> GRPOTrainer:
+    """A real GRPOTrainer with a tiny model and the fake engine."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer import grpo_trainer
+
+    if monkeypatch is None:
+        grpo_trainer.VLLMGeneration = FakeEngine
+    else:
+        monkeypatch.setattr(grpo_trainer, "VLLMGeneration", FakeEngine)
+        monkeypatch.setattr(grpo_trainer, "is_vllm_available", lambda *_, **__: True, raising=False)
+    defaults: dict[str, Any] = {
+        "output_dir": str(folder),
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 12,
+        "learning_rate": 1e-2,
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_importance_sampling_mode": "token_truncate",
+        "vllm_importance_sampling_clip_max": 1.2,
+        "disable_tqdm": True,
+        "seed": 3,
+    }
+    config = GRPOConfig(**{**defaults, **settings})
+    prompts = [{"prompt": " ".join(f"t{i % 7}" for i in range(n, n + 4))} for n in range(32)]
+    model, tokenizer = make_model()
+    return GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=lambda completions, **_: [len(text) / 10.0 for text in completions],
+        args=config,
+        train_dataset=Dataset.from_list(prompts),
+        eval_dataset=Dataset.from_list(prompts[:eval_rows]) if eval_rows else None,
+    )
+
+
+def make_model() -> tuple[Any, Any]:
+    """A seeded one-layer Qwen2 and its tokenizer of :data:`VOCABULARY` words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    words = {"<pad>": 0, "<eos>": EOS} | {f"t{i}": i + 2 for i in range(VOCABULARY - 2)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        eos_token_id=EOS,
+        bos_token_id=None,
+    )
+    return Qwen2ForCausalLM(config), fast

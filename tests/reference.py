@@ -1,0 +1,303 @@
+"""The oracle: every statistic of the catalogue from raw arrays, in plain numpy float64.
+
+It is written from the definitions alone, uses nothing of the package, and takes the direct way everywhere: no shifted
+sums, no histograms, no merging.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+OWN = "ratioscope/"
+RAW = "sampling/raw_importance_sampling_ratio/"
+FRACTION = "sampling/frac_modified_importance_sampling_ratio"
+
+LEVELS = ("token", "sequence")
+QUANTILES = {
+    "p001": 0.001,
+    "p01": 0.01,
+    "p05": 0.05,
+    "p25": 0.25,
+    "p50": 0.5,
+    "p75": 0.75,
+    "p95": 0.95,
+    "p99": 0.99,
+    "p999": 0.999,
+}
+LARGEST_LOG = math.log(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the correction does, as four plain values."""
+
+    level: Literal["token", "sequence"]
+    action: Literal["truncate", "mask"]
+    lower: float | None
+    upper: float | None
+
+    def outside(self, ratio: Array) -> tuple[Flags, Flags]:
+        """Which ratios are below and above the bounds."""
+        low = -math.inf if self.lower is None else float(np.float32(self.lower))
+        high = math.inf if self.upper is None else float(np.float32(self.upper))
+        return ratio < low, ratio > high
+
+    def weights(self, ratio: Array) -> Array:
+        """Ratios after the rule."""
+        low, high = self.outside(ratio)
+        if self.action == "mask":
+            return np.where(low | high, 0.0, ratio)
+        lowest = -math.inf if self.lower is None else float(np.float32(self.lower))
+        highest = math.inf if self.upper is None else float(np.float32(self.upper))
+        return np.minimum(np.maximum(ratio, lowest), highest)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Raw arrays of one batch: ``(B, T)`` each, advantages ``(B,)``."""
+
+    train: NDArray[np.float32]
+    rollout: NDArray[np.float32]
+    mask: Flags
+    advantages: Array | None = None
+    missing: Flags | None = None
+
+
+@dataclass
+class Answer:
+    """What the definitions give.
+
+    Attributes:
+        values: statistics by full key.
+        ranges: for quantiles, the interval that the histogram's accuracy allows, by full key.
+    """
+
+    values: dict[str, float] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def keys(self) -> set[str]:
+        """Every key that has data."""
+        return {*self.values, *self.ranges}
+
+
+@dataclass
+class _Kept:
+    """Valid tokens and live rows of all batches."""
+
+    d: list[Array] = field(default_factory=list)
+    train: list[Array] = field(default_factory=list)
+    rollout: list[Array] = field(default_factory=list)
+    advantages: list[float | None] = field(default_factory=list)
+    empty: int = 0
+    masked_in: int = 0
+    nan: int = 0
+    infinite: int = 0
+    positive: int = 0
+    missing: int = 0
+
+
+def answer(*batches: Batch, rule: Rule | None = None) -> Answer:
+    """Every statistic of the batches, pooled."""
+    kept = _Kept()
+    for batch in batches:
+        _keep(batch, kept)
+    out = Answer()
+    _counts(kept, rule, len(batches), out)
+    if not kept.d:
+        return out
+    d = np.concatenate(kept.d)
+    rows = np.array([math.fsum(row) for row in kept.d])
+    lengths = np.array([len(row) for row in kept.d])
+    for level, log_ratio in (("token", d), ("sequence", rows)):
+        _level(level, log_ratio, rule, out)
+    _tokens(d, np.concatenate(kept.train), np.concatenate(kept.rollout), out)
+    _rows(kept, rows, lengths, out)
+    if rule is not None:
+        _rule(kept, rule, d, rows, lengths, out)
+    at_mode = f"{OWN}{'token' if rule is None else rule.level}/"
+    for name in ("min", "mean", "max"):
+        out.values[RAW + name] = out.values[f"{at_mode}raw/{name}"]
+    for name in ("p01", "p50", "p99"):
+        out.ranges[f"{OWN}raw/{name}"] = out.ranges[f"{at_mode}raw/{name}"]
+    out.values[f"{OWN}ess/raw"] = out.values[f"{at_mode}ess/raw"]
+    out.values[f"{OWN}log_ratio/abs_mean"] = out.values[f"{OWN}token/log_ratio/abs_mean"]
+    return out
+
+
+def quantile_range(values: ArrayLike, q: float) -> tuple[float, float]:
+    """Where a quantile may lie if each of its two order statistics is known to 1/64 of itself plus 2**-20."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    position = q * (len(ordered) - 1)
+    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
+    share = position - math.floor(position)
+    exact = below + (above - below) * share
+    slack = (1.0 - share) * abs(below) / 64 + share * abs(above) / 64 + 2.0**-20
+    return float(exact - slack), float(exact + slack)
+
+
+def _keep(batch: Batch, kept: _Kept) -> None:
+    missing = np.zeros_like(batch.mask) if batch.missing is None else batch.missing
+    for i, row in enumerate(batch.mask):
+        d, train, rollout = [], [], []
+        for t in np.flatnonzero(row):
+            kept.masked_in += 1
+            y, x = np.float32(batch.train[i, t]), np.float32(batch.rollout[i, t])
+            if missing[i, t]:
+                kept.missing += 1
+            elif np.isnan(y) or np.isnan(x):
+                kept.nan += 1
+            elif np.isinf(y) or np.isinf(x):
+                kept.infinite += 1
+            elif x > 1e-4:
+                kept.positive += 1
+            else:
+                d.append(float(y - x))
+                train.append(float(y))
+                rollout.append(float(x))
+        if not d:
+            kept.empty += 1
+            continue
+        kept.d.append(np.array(d))
+        kept.train.append(np.array(train))
+        kept.rollout.append(np.array(rollout))
+        kept.advantages.append(None if batch.advantages is None else float(batch.advantages[i]))
+
+
+def _counts(kept: _Kept, rule: Rule | None, generations: int, out: Answer) -> None:
+    tokens = sum(map(len, kept.d))
+    log_ratios = [math.fsum(row) for row in kept.d] if rule is not None and rule.level == "sequence" else _flat(kept.d)
+    out.values |= {
+        f"{OWN}counts/tokens": tokens,
+        f"{OWN}counts/rows": len(kept.d),
+        f"{OWN}counts/rows_empty": kept.empty,
+        f"{OWN}counts/nan": kept.nan,
+        f"{OWN}counts/inf": kept.infinite,
+        f"{OWN}counts/positive_logp": kept.positive,
+        f"{OWN}counts/missing": kept.missing,
+        f"{OWN}counts/overflow": sum(value > LARGEST_LOG for value in log_ratios),
+        f"{OWN}counts/generations": generations,
+    }
+    if kept.masked_in:
+        out.values[f"{OWN}tokens/invalid"] = 1.0 - tokens / kept.masked_in
+    if kept.d or kept.empty:
+        out.values[f"{OWN}rows/empty"] = kept.empty / (kept.empty + len(kept.d))
+
+
+def _level(level: str, d: Array, rule: Rule | None, out: Answer) -> None:
+    at = f"{OWN}{level}/"
+    w = np.exp(d)
+    share = w / w.sum()
+    positive = share[share > 0]
+    out.values |= {
+        f"{at}raw/min": w.min(),
+        f"{at}raw/mean": w.mean(),
+        f"{at}raw/max": w.max(),
+        f"{at}raw/std": w.std(),
+        f"{at}log_ratio/mean": d.mean(),
+        f"{at}log_ratio/std": d.std(),
+        f"{at}log_ratio/min": d.min(),
+        f"{at}log_ratio/max": d.max(),
+        f"{at}log_ratio/abs_mean": np.abs(d).mean(),
+        f"{at}log_ratio/abs_max": np.abs(d).max(),
+        f"{at}ess/raw": _ess(w),
+        f"{at}max_weight_share": share.max(),
+        f"{at}perplexity": math.exp(-(positive * np.log(positive)).sum()) / len(d),
+        f"{OWN}chi2/{level}": (w**2).mean() - 1.0,
+    }
+    for name, q in QUANTILES.items():
+        out.ranges[f"{at}raw/{name}"] = quantile_range(d, q)
+    if rule is not None and rule.level == level:
+        weights = rule.weights(w)
+        if weights.any():
+            out.values[f"{at}ess/corrected"] = out.values[f"{OWN}ess/corrected"] = _ess(weights)
+
+
+def _tokens(d: Array, train: Array, rollout: Array, out: Answer) -> None:
+    r, p, q = np.exp(d), np.exp(train), np.exp(rollout)
+    out.values |= {
+        f"{OWN}kl/k1": -d.mean(),
+        f"{OWN}kl/k2": (d**2).mean() / 2,
+        f"{OWN}kl/k3": (np.expm1(d) - d).mean(),
+        f"{OWN}kl/reverse_k3": (np.expm1(-d) + d).mean(),
+        f"{OWN}outside/0.9_1.1": ((r < 0.9) | (r > 1.1)).mean(),
+        f"{OWN}outside/0.5_2": ((r < 0.5) | (r > 2.0)).mean(),
+        f"{OWN}mult_prob_error": np.exp(np.abs(d)).mean(),
+        f"{OWN}probability/abs_mean": np.abs(p - q).mean(),
+        f"{OWN}probability/abs_max": np.abs(p - q).max(),
+    }
+    if len(d) > 1 and np.ptp(train) > 0 and np.ptp(rollout) > 0:
+        slope, intercept = np.polyfit(rollout, train, 1)
+        out.values |= {
+            f"{OWN}calibration/slope": slope,
+            f"{OWN}calibration/intercept": intercept,
+            f"{OWN}calibration/pearson": np.corrcoef(rollout, train)[0, 1],
+            f"{OWN}probability/pearson": np.corrcoef(p, q)[0, 1],
+        }
+    if len(d) > 100:
+        out.values[f"{OWN}identical"] = float(np.array_equal(train, rollout))
+
+
+def _rows(kept: _Kept, rows: Array, lengths: NDArray[np.int64], out: Answer) -> None:
+    at = f"{OWN}sequence/geometric/"
+    per_token = rows / lengths
+    geometric = np.exp(per_token)
+    abs_mean = np.array([np.abs(row).mean() for row in kept.d])
+    train = np.array([math.exp(-row.mean()) for row in kept.train])
+    rollout = np.array([math.exp(-row.mean()) for row in kept.rollout])
+    out.values |= {
+        f"{at}mean": geometric.mean(),
+        f"{at}min": geometric.min(),
+        f"{at}max": geometric.max(),
+        f"{OWN}row/abs_mean_max": abs_mean.max(),
+        f"{OWN}row/over_1nat": (abs_mean > 1.0).mean(),
+        f"{OWN}perplexity/train": train.mean(),
+        f"{OWN}perplexity/rollout": rollout.mean(),
+        f"{OWN}perplexity/ratio": (train / rollout).mean(),
+    }
+    for name in ("p05", "p50", "p95"):
+        out.ranges[at + name] = quantile_range(per_token, QUANTILES[name])
+
+
+def _rule(kept: _Kept, rule: Rule, d: Array, rows: Array, lengths: NDArray[np.int64], out: Answer) -> None:
+    raw = np.exp(d if rule.level == "token" else rows)
+    low, high = rule.outside(raw)
+    weights = rule.weights(raw)
+    fraction = (low | high).mean()
+    out.values |= {
+        FRACTION: fraction,
+        f"{OWN}modified/fraction": fraction,
+        f"{OWN}modified/low": low.mean(),
+        f"{OWN}modified/high": high.mean(),
+        f"{OWN}modified/truncated": fraction if rule.action == "truncate" else 0.0,
+        f"{OWN}modified/masked": fraction if rule.action == "mask" else 0.0,
+        f"{OWN}corrected/min": weights.min(),
+        f"{OWN}corrected/mean": weights.mean(),
+        f"{OWN}corrected/max": weights.max(),
+    }
+    if any(advantage is None for advantage in kept.advantages):
+        return
+    advantages = np.array(kept.advantages, dtype=np.float64)
+    advantages = np.repeat(advantages, lengths) if rule.level == "token" else advantages
+    for sign, side in (("positive", advantages > 0), ("negative", advantages < 0)):
+        if side.any():
+            out.values[f"{OWN}modified/{sign}_advantage"] = (low | high)[side].mean()
+    total = (np.abs(advantages) * raw).sum()
+    if total:
+        removed = (np.abs(advantages) * np.maximum(raw - weights, 0.0)).sum()
+        out.values[f"{OWN}modified/gradient_removed"] = removed / total
+
+
+def _ess(w: Array) -> float:
+    return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
+
+
+def _flat(rows: list[Array]) -> list[float]:
+    return [float(value) for row in rows for value in row]

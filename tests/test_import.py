@@ -1,0 +1,69 @@
+"""What `import ratioscope` costs and offers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import ratioscope
+
+HEAVY = {"accelerate", "mlflow", "numpy", "tensorboard", "torch", "transformers", "trl", "vllm", "wandb"}
+
+PROBE = """
+import json, sys, time
+before = set(sys.modules)
+start = time.perf_counter()
+import ratioscope
+print(json.dumps({"seconds": time.perf_counter() - start, "loaded": sorted(set(sys.modules) - before)}))
+"""
+
+
+class Import(NamedTuple):
+    """One import of ratioscope, in a process of its own."""
+
+    seconds: float
+    loaded: set[str]
+
+
+def import_once() -> Import:
+    """Imports ratioscope in a new process, from where this one has it."""
+    root = str(Path(ratioscope.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = json.loads(done.stdout)
+    return Import(report["seconds"], set(report["loaded"]))
+
+
+def test_import_loads_neither_torch_nor_a_tracker() -> None:
+    """Importing ratioscope loads none of the heavy packages that it works with."""
+    assert HEAVY & import_once().loaded == set()
+
+
+def test_import_takes_under_100_ms() -> None:
+    """Importing ratioscope takes less than 100 ms, at best of several tries."""
+    assert min(import_once().seconds for _ in range(5)) < 0.1
+
+
+def test_all_is_true() -> None:
+    """Every name in `__all__` resolves, is listed by `dir`, and stands there once (ruff keeps them in order)."""
+    names = ratioscope.__all__
+    assert len(names) == len(set(names))
+    assert [name for name in names if getattr(ratioscope, name, None) is None] == []
+    assert set(names) <= set(dir(ratioscope))
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    """A name that the package does not have raises AttributeError and says which."""
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = ratioscope.no_such_name
