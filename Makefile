@@ -3,9 +3,8 @@
 #   make demo   GRPO with real vLLM on CPU, in all four modes, reporting to MLflow, W&B (offline) and TensorBoard
 #   make test   everything that is checked: lint, types, unit tests, several processes, trackers, vLLM, the wheel
 #
-# On Linux, pip needs an index with torch's CPU build. If yours is not configured already:
-#
-#   export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# On Linux, pip needs an index with torch's CPU build. If yours is not configured already, set PIP_EXTRA_INDEX_URL to
+# PyTorch's CPU wheel index, named on pytorch.org/get-started/locally.
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -25,9 +25,8 @@ if ! "${pip[@]}" install --constraint "$requirements" torch; then
     cat >&2 <<HINT
 
 error: pip found no CPU build of torch, as pinned in $requirements.
-       PyPI does not have it for Linux. Point pip to PyTorch's index and try again:
-
-           export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+       PyPI does not have it for Linux. Set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index,
+       named on pytorch.org/get-started/locally, and try again.
 
 HINT
     exit 1

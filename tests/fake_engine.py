@@ -1,4 +1,4 @@
-"""A stand-in for TRL's vLLM client: random tokens with plausible log-probabilities, so that a real GRPOTrainer trains in seconds."""
+"""A stand-in for TRL's vLLM client, so that a real GRPOTrainer trains in seconds: random tokens, noisy log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EOS = 1
 class FakeEngine:
     """Answers like ``trl.generation.vllm_generation.VLLMGeneration``.
 
-    The log-probabilities are the policy's own at the first token's position plus noise; ``spoil`` may change them.
+    The log-probabilities are the policy's own plus noise; ``spoil`` may change them.
     """
 
     noise = 0.2
@@ -36,11 +36,11 @@ class FakeEngine:
     def generate(self, prompts: list[list[int]], **_: Any) -> tuple[Any, ...]:
         """Random completions of random lengths; the last token is EOS, so that TRL sees an end."""
         ids, logps = [], []
-        for _prompt in prompts:
+        for prompt in prompts:
             n = int(torch.randint(2, self.length, (1,), generator=self.random))
             completion = [*torch.randint(2, VOCABULARY, (n - 1,), generator=self.random).tolist(), EOS]
             ids.append(completion)
-            logps.append(self._score(_prompt, completion))
+            logps.append(self._score(prompt, completion))
         if type(self).spoil is not None:
             type(self).spoil(logps)
         return None, ids, logps, None
@@ -92,11 +92,16 @@ def make_trainer(folder: Path, monkeypatch: Any = None, *, eval_rows: int = 0, *
     return GRPOTrainer(
         model=model,
         processing_class=tokenizer,
-        reward_funcs=lambda completions, **_: [len(text) / 10.0 for text in completions],
+        reward_funcs=length_reward,
         args=config,
         train_dataset=Dataset.from_list(prompts),
         eval_dataset=Dataset.from_list(prompts[:eval_rows]) if eval_rows else None,
     )
+
+
+def length_reward(completions: list[str], **_: Any) -> list[float]:
+    """A reward that varies."""
+    return [len(text) / 10.0 for text in completions]
 
 
 def make_model() -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -63,6 +63,7 @@ def odd_batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("mode", "lower", "upper"), CASES)
+@settings(max_examples=15)
 @given(batch=batches())
 @example(batch=odd_batch())
 def test_weights_are_trls_bits(
@@ -135,7 +136,7 @@ def test_the_comparison_is_made_in_float32(bound: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("wrong", "text"),
     [
         ({"level": "row", "action": "mask", "upper": 2.0}, "level='row'; expected one of 'token', 'sequence'"),
         ({"level": "token", "action": "clip", "upper": 2.0}, "action='clip'; expected one of 'truncate', 'mask'"),
@@ -150,10 +151,10 @@ def test_the_comparison_is_made_in_float32(bound: float) -> None:
         ({"level": "token", "action": "mask", "upper": [2.0]}, r"upper=\[2.0\]; expected a finite ratio"),
     ],
 )
-def test_invalid_settings_say_what_to_do(settings: dict[str, Any], text: str) -> None:
+def test_invalid_settings_say_what_to_do(wrong: dict[str, Any], text: str) -> None:
     """A rule that makes no sense raises a ValueError that names what was got and what is expected."""
     with pytest.raises(ValueError, match=text):
-        rs.Correction(**settings)
+        rs.Correction(**wrong)
 
 
 def test_rules_are_frozen_values() -> None:

@@ -390,12 +390,14 @@ def test_versions_are_read_without_importing() -> None:
 
 def test_git_commit_is_read_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit of a checkout is found from a folder inside it; elsewhere, and without git, there is none."""
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
     assert git_commit(tmp_path) is None
     assert git_commit(tmp_path / "missing") is None
     repository = tmp_path / "repo"
     inner = repository / "inner"
     inner.mkdir(parents=True)
-    git = ["git", "-C", str(repository), "-c", "user.name=n", "-c", "user.email=e"]
+    git = ["git", "-C", str(repository), "-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
     subprocess.run([*git, "init", "--quiet"], check=True)
     assert git_commit(repository) is None
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--no-verify", "-m", "x"], check=True)

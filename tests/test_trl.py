@@ -15,7 +15,7 @@ import ratioscope as rs
 from ratioscope.metrics import keys
 from ratioscope_integrations.trainers import trl as integration
 from ratioscope_integrations.trainers.trl import RatioscopeCallback
-from tests.fake_engine import FakeEngine, make_trainer
+from tests.fake_engine import FakeEngine, length_reward, make_model, make_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -373,8 +373,7 @@ def test_rloo_gets_one_message(
     """RLOOTrainer, which has no such ratio, trains on after one clear message (C42)."""
     from trl import RLOOConfig, RLOOTrainer
 
-    from tests.fake_engine import make_model
-
+    from datasets import Dataset
     model, tokenizer = make_model()
     config = RLOOConfig(
         output_dir=str(tmp_path),
@@ -391,12 +390,10 @@ def test_rloo_gets_one_message(
         save_strategy="no",
         disable_tqdm=True,
     )
-    from datasets import Dataset
-
     trainer = RLOOTrainer(
         model=model,
         processing_class=tokenizer,
-        reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
+        reward_funcs=length_reward,
         args=config,
         train_dataset=Dataset.from_list([{"prompt": "t1 t2"}] * 16),
     )
@@ -530,4 +527,5 @@ def test_the_run_config_is_effective_and_redacted(tmp_path: Path, monkeypatch: p
     assert config["sampling"]["temperature"] == 0.7
     assert config["user"]["note"] == "mine"
     assert config["engine"]["quantization"] == "unknown"
+    assert config["trainer"]["rollout_logps_dtype"] == "float32"
     assert secret not in json.dumps(config)

@@ -89,8 +89,11 @@ class RatioscopeCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Attaches to the runs that the trainer's reporters have just opened."""
-        self._open()
+        """Warns of settings that bias the ratio, before time is spent on them."""
+        with self.recorder.incidents.guard("checking the run config"):
+            if is_main_rank():
+                for warning in config_warnings(trl_sections(self._trainer)):
+                    self._say(warning, warning)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Merges ranks where the step will be logged; every rank comes by here."""
@@ -99,7 +102,8 @@ class RatioscopeCallback(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Attaches to runs that a reporter opened only now, as in an evaluation without training."""
-        self._open()
+        if self.recorder.is_open:
+            self.recorder.open()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -127,6 +131,9 @@ class RatioscopeCallback(TrainerCallback):
         batch = original(*args, **kwargs)
         with self.recorder.incidents.guard("observing a batch"):
             self._observe(batch, split)
+        with self.recorder.incidents.guard("opening trackers"):
+            if is_main_rank() and not self.recorder.is_open:
+                self.recorder.open(reporters=_reporters(self._trainer), sections=_sections(self._trainer, batch))
         return batch
 
     def _around_evaluation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -145,16 +152,6 @@ class RatioscopeCallback(TrainerCallback):
 
     def _split(self) -> str:
         return "train" if self._trainer.model.training else "eval"
-
-    def _open(self) -> None:
-        reporters = _reporters(self._trainer)
-        sections: dict[str, dict[str, Any]] = {}
-        if is_main_rank() and not self.recorder.is_open:
-            with self.recorder.incidents.guard("reading the run config"):
-                sections = trl_sections(self._trainer)
-                for warning in config_warnings(sections):
-                    self._say(warning, warning)
-        self.recorder.open(reporters=reporters, sections=sections)
 
     def _merge(self, split: str) -> None:
         record = self.recorder.merge(step=self._trainer.state.global_step, split=split)
@@ -232,6 +229,16 @@ def _reporters(trainer: Any) -> dict[str, object]:
         for name in names()
         if name in known and type(callback) is known[name]
     }
+
+
+def _sections(trainer: Any, batch: Mapping[str, torch.Tensor | None]) -> dict[str, dict[str, Any]]:
+    """The run config, with the dtypes that only a batch can tell."""
+    sections = trl_sections(trainer)
+    received = {side: batch.get(f"{key}_per_token_logps") for side, key in (("train", "old"), ("rollout", "sampling"))}
+    for side, logps in received.items():
+        if logps is not None:
+            sections["trainer"][f"{side}_logps_dtype"] = str(logps.dtype).removeprefix("torch.")
+    return sections
 
 
 def _headline(record: Record) -> dict[str, float]:

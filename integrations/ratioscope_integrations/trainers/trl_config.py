@@ -180,7 +180,8 @@ def _trainer(trainer: Any, returns_routed_experts: Any) -> dict[str, Any]:
         "model_class": UNKNOWN if _is_unknown(model) else type(model).__name__,
         "weights_dtype": _guarded(_weights_dtype, model),
         "mixed_precision": lookup(trainer, "accelerator.mixed_precision"),
-        "logps_dtype": UNKNOWN,
+        "train_logps_dtype": UNKNOWN,  # only a batch can tell, and so below
+        "rollout_logps_dtype": UNKNOWN,
         "attention_implementation": UNKNOWN if attention is None else attention,
         "peft_type": peft_type,
         "peft_rank": peft_rank,

@@ -1,0 +1,86 @@
+"""Writes the metric tables of the README and of the reference from the catalogue.
+
+    python scripts/docs_tables.py            writes them
+    python scripts/docs_tables.py --check    changes nothing; exits with 1 if a table is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from ratioscope import CATALOGUE
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN = "<!-- metrics: written by scripts/docs_tables.py -->"
+END = "<!-- metrics: end -->"
+
+
+def headline_table() -> str:
+    """Key and meaning of what enters the trainer's own log."""
+    return table(("key", "meaning"), ((code(m.key), cell(m.meaning)) for m in CATALOGUE if m.detail == "headline"))
+
+
+def full_table() -> str:
+    """Every statistic, with the smallest detail that sends it."""
+    return table(("key", "detail", "meaning"), ((code(m.key), m.detail, cell(m.meaning)) for m in CATALOGUE))
+
+
+PAGES: dict[str, Callable[[], str]] = {"README.md": headline_table, "docs/reference/metrics.md": full_table}
+"""Which table stands on which page."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def code(text: str) -> str:
+    """Text as code."""
+    return f"`{text}`"
+
+
+def cell(text: str) -> str:
+    """Text that means nothing to Markdown but itself."""
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def rendered(text: str, content: str) -> str:
+    """A page with its table replaced.
+
+    Raises:
+        ValueError: if the page has not both markers, in order.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        msg = f"got a page without markers; expected {BEGIN!r} and, below it, {END!r}"
+        raise ValueError(msg)
+    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+
+
+def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
+    """Writes the tables, or tells which are out of date."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a table is out of date")
+    check = parser.parse_args(argv).check
+    outdated: list[str] = []
+    for name, content in PAGES.items():
+        page = root / name
+        text = page.read_text(encoding="utf-8")
+        wanted = rendered(text, content())
+        if text != wanted:
+            outdated.append(name)
+            if not check:
+                page.write_text(wanted, encoding="utf-8")
+    for name in outdated:
+        done = "differs from the catalogue; run: python scripts/docs_tables.py" if check else "written"
+        print(f"{name}: {done}", file=sys.stderr if check else sys.stdout)
+    return int(check and bool(outdated))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
