@@ -24,6 +24,7 @@ $(READY): pyproject.toml requirements/demo-cpu.txt scripts/setup.sh
 	PYTHON="$(PYTHON)" bash scripts/setup.sh "$(VENV)"
 
 demo: $(READY)
+	@[ "$$(uname -s)" = Linux ] || { echo "error: vLLM's CPU build exists for Linux only; run this there"; exit 1; }
 	@set -e; for mode in $(MODES); do \
 	    echo; echo "== $$mode"; \
 	    $(VENV)/bin/python examples/grpo_vllm.py --mode $$mode --steps $(STEPS) --output-dir demo; \

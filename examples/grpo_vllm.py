@@ -9,8 +9,12 @@ On a GPU, with a model and a dataset from the Hugging Face hub:
     python examples/grpo_vllm.py --model Qwen/Qwen2-0.5B-Instruct --dataset trl-lib/DeepMath-103K \
         --max-completion-length 512 --steps 100
 
-The same script runs under `accelerate launch` and `torchrun --nproc_per_node 2`. Everything it writes is in
-`--output-dir`, and runs that share it stand side by side in MLflow, W&B and TensorBoard.
+The same script runs in several processes, on CPU as on GPUs:
+
+    torchrun --nproc_per_node 2 examples/grpo_vllm.py
+    accelerate launch --multi_gpu --num_processes 2 examples/grpo_vllm.py
+
+Everything it writes is in `--output-dir`, and runs that share it stand side by side in MLflow, W&B and TensorBoard.
 """
 
 from __future__ import annotations
@@ -213,7 +217,8 @@ def summarize(trainer: GRPOTrainer, args: argparse.Namespace, console: Console) 
     """Print what became of the ratios at the last step, and where to look at them."""
     logged = [row for row in trainer.state.log_history if "sampling/importance_sampling_ratio/mean" in row][-1]
     raw, corrected = "sampling/raw_importance_sampling_ratio", "sampling/importance_sampling_ratio"
-    table = Table(title=f"{args.mode}, clip_min={args.clip_min}, clip_max={args.clip_max}, step {logged['step']}")
+    title = f"{args.mode}, clip_min={args.clip_min}, clip_max={args.clip_max}, step {logged['step']}"
+    table = Table(title=title, min_width=len(title))
     for column in ("importance ratio", "raw", "corrected"):
         table.add_column(column, justify="right")
     for name, *keys in (

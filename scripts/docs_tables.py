@@ -1,7 +1,7 @@
 """Writes the metric tables of the README and of the reference from the catalogue.
 
-    python scripts/docs_tables.py            writes them
-    python scripts/docs_tables.py --check    changes nothing; exits with 1 if a table is out of date
+python scripts/docs_tables.py            writes them
+python scripts/docs_tables.py --check    changes nothing; exits with 1 if a table is out of date
 """
 
 from __future__ import annotations

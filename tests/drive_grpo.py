@@ -1,6 +1,6 @@
 """Runs the example with a witness: saves every generated batch as numpy, so that a test can compute from it.
 
-    python tests/drive_grpo.py BATCHES_FOLDER [options of examples/grpo_vllm.py]
+python tests/drive_grpo.py BATCHES_FOLDER [options of examples/grpo_vllm.py]
 """
 
 from __future__ import annotations

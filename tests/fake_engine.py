@@ -1,4 +1,4 @@
-"""A stand-in for TRL's vLLM client, so that a real GRPOTrainer trains in seconds: random tokens, noisy log-probabilities."""
+"""A stand-in for TRL's vLLM client, so that a real GRPOTrainer trains in seconds."""
 
 from __future__ import annotations
 

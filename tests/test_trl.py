@@ -257,9 +257,7 @@ def test_tool_tokens_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert scalars["ratioscope/token/log_ratio/mean"] == pytest.approx(d.mean().item(), rel=1e-6)
 
 
-def test_a_missing_logprob_is_counted_and_never_a_ratio_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_logprob_is_counted_and_never_a_ratio_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that vLLM could not score is in no statistic but the count of invalid ones (C01)."""
 
     def drop_first(logps: list[list[list[float | None]]]) -> None:
@@ -338,7 +336,7 @@ def test_a_bad_batch_costs_one_warning(
 def test_correction_off_is_observed_and_not_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the correction off raw ratios are still shown where TRL has both sides, and none is called corrected (C02)."""
+    """With the correction off raw ratios are shown where TRL has both sides, and none is called corrected (C02)."""
     trainer = make_trainer(
         tmp_path,
         monkeypatch,
@@ -371,9 +369,9 @@ def test_rloo_gets_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RLOOTrainer, which has no such ratio, trains on after one clear message (C42)."""
+    from datasets import Dataset
     from trl import RLOOConfig, RLOOTrainer
 
-    from datasets import Dataset
     model, tokenizer = make_model()
     config = RLOOConfig(
         output_dir=str(tmp_path),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ratioscope._version import __version__
 
 if TYPE_CHECKING:
+    from ratioscope.catalogue import CATALOGUE
     from ratioscope.correction import Correction, correct
     from ratioscope.histogram import Bins
-    from ratioscope.metrics import CATALOGUE
     from ratioscope.observation import Observation
     from ratioscope.record import Record
     from ratioscope.recorder import Recorder
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "CATALOGUE": "metrics",
+    "CATALOGUE": "catalogue",
     "Bins": "histogram",
     "Correction": "correction",
     "MemoryTracker": "trackers.memory",

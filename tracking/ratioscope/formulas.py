@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope import histogram
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
@@ -77,6 +77,10 @@ class View:
     def fraction(self, part: str, n: str) -> float | None:
         """A count over another."""
         return self.counts[part] / self.counts[n] if self.counts[n] else None
+
+    def count(self, name: str) -> float:
+        """A count, 0 included."""
+        return float(self.counts[name])
 
     def slot_max(self, name: str) -> float | None:
         """A maximum, None where nothing was seen."""
@@ -191,7 +195,7 @@ def max_weight_share(view: View, level: str) -> float | None:
 
 
 def weight_perplexity(view: View, level: str) -> float | None:
-    """exp of the entropy of the normalised weights, over n."""
+    """Exp of the entropy of the normalised weights, over n."""
     n, total = view.counts[f"{level}/n"], view.sums[f"{level}/w"]
     return math.exp(math.log(total) - view.sums[f"{level}/wd"] / total) / n if n else None
 
@@ -202,12 +206,21 @@ def modified(view: View) -> float | None:
     return (view.counts["modified/low"] + view.counts["modified/high"]) / n if n else None
 
 
-def modified_by(view: View, action: str) -> float | None:
-    """The modified fraction if that is the rule's action, 0 if it is another's."""
-    if view.correction is None:
-        return None
+def truncated(view: View) -> float | None:
+    """The modified fraction if the rule truncates, 0 if it masks."""
+    return _modified_by(view, "truncate")
+
+
+def masked(view: View) -> float | None:
+    """The modified fraction if the rule masks, 0 if it truncates."""
+    return _modified_by(view, "mask")
+
+
+def _modified_by(view: View, action: str) -> float | None:
     fraction = modified(view)
-    return fraction if fraction is None or view.correction.action == action else 0.0
+    if fraction is None or view.correction is None:
+        return None
+    return fraction if view.correction.action == action else 0.0
 
 
 def gradient_removed(view: View) -> float | None:
@@ -235,27 +248,38 @@ def identical(view: View) -> float | None:
     return float(view.counts["equal"] == n) if n > 100 else None
 
 
-def _moments(view: View, name: str) -> tuple[float, float, float, float, float] | None:
-    """Means of x and y, variances, covariance; None if either side does not vary."""
+class _Moments(NamedTuple):
+    """Means of x and y, their variances and covariance."""
+
+    x: float
+    y: float
+    variance_x: float
+    variance_y: float
+    covariance: float
+
+
+def _moments(view: View, name: str) -> _Moments | None:
+    """None if either side does not vary beyond rounding."""
     n = view.counts["token/n"]
     if n < 2:
         return None
     x, y, xx, yy, xy = (view.sums[f"{name}/{part}"] / n for part in ("x", "y", "xx", "yy", "xy"))
-    variance_x, variance_y = xx - x * x, yy - y * y
+    moments = _Moments(x, y, xx - x * x, yy - y * y, xy - x * y)
     floor = 1e-12
-    if not (variance_x > floor * xx and variance_y > floor * yy):
-        return None
-    return x, y, variance_x, variance_y, xy - x * y
+    varies = moments.variance_x > floor * xx and moments.variance_y > floor * yy
+    return moments if varies else None
 
 
-def line(view: View, name: str) -> tuple[float | None, float | None]:
-    """Slope and intercept of the least-squares line of y on x."""
-    moments = _moments(view, name)
-    if moments is None:
-        return None, None
-    x, y, variance_x, _, covariance = moments
-    slope = covariance / variance_x
-    return slope, y - slope * x
+def slope(view: View) -> float | None:
+    """Slope of the least-squares line of train logp on rollout logp."""
+    moments = _moments(view, "logp")
+    return None if moments is None else moments.covariance / moments.variance_x
+
+
+def intercept(view: View) -> float | None:
+    """Intercept of that line, in nats."""
+    moments = _moments(view, "logp")
+    return None if moments is None else moments.y - moments.covariance / moments.variance_x * moments.x
 
 
 def pearson(view: View, name: str) -> float | None:
@@ -263,5 +287,4 @@ def pearson(view: View, name: str) -> float | None:
     moments = _moments(view, name)
     if moments is None:
         return None
-    _, _, variance_x, variance_y, covariance = moments
-    return max(-1.0, min(1.0, covariance / math.sqrt(variance_x * variance_y)))
+    return max(-1.0, min(1.0, moments.covariance / math.sqrt(moments.variance_x * moments.variance_y)))

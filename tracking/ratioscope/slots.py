@@ -14,7 +14,7 @@ _LEVEL_SUMS = ("d", "abs_d", "d2", "k3", "excess", "excess2", "w", "w2", "wd")
 # d: log-ratio; excess, excess2: r - 1 and its square;
 # w, w2, wd: exp(d - max d), its square, and its product with (d - max d).
 
-SUMS = (
+SUMS: tuple[str, ...] = (
     *(f"{level}/{name}" for level in LEVELS for name in _LEVEL_SUMS),
     "token/reverse_k3",
     "token/mult_prob_error",
@@ -39,7 +39,7 @@ SUMS = (
     "perplexity/ratio",
 )
 
-MAXIMA = (
+MAXIMA: tuple[str, ...] = (
     "token/max",
     "token/-min",
     "sequence/max",
@@ -56,7 +56,7 @@ MAXIMA = (
 
 GENERATIONS = MAXIMA.index("generations")
 
-COUNTS = (
+COUNTS: tuple[str, ...] = (
     "token/n",
     "sequence/n",
     "rows_empty",

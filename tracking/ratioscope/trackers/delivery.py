@@ -27,9 +27,7 @@ class Background:
 
     background = False
 
-    def __init__(
-        self, tracker: Tracker, incidents: Incidents, *, capacity: int = 256, timeout: float = 10.0
-    ) -> None:
+    def __init__(self, tracker: Tracker, incidents: Incidents, *, capacity: int = 256, timeout: float = 10.0) -> None:
         self.name = tracker.name
         self._tracker = tracker
         self._incidents = incidents

@@ -84,7 +84,7 @@ class Fanout:
             if sink.opened:
                 self._write(sink, row)
             else:
-                sink.waiting.append(row)
+                self._wait(sink, row)
 
     def close(self) -> None:
         """Closes every tracker, each on its own."""
@@ -93,6 +93,9 @@ class Fanout:
             if sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} close"):
                     sink.tracker.close()
+            elif sink.waiting:
+                name, rows = sink.tracker.name, len(sink.waiting)
+                self._incidents.report(f"{name} never opened", f"{name} never had a run; {rows} rows were not sent")
 
     def where(self) -> list[str]:
         """One line for each open tracker: where to look."""
@@ -102,6 +105,12 @@ class Fanout:
                 with self._incidents.guard(f"{sink.tracker.name} where"):
                     lines.append(f"{sink.tracker.name}: {sink.tracker.where()}")
         return lines
+
+    def _wait(self, sink: _Sink, row: Row) -> None:
+        if len(sink.waiting) == sink.waiting.maxlen:
+            name = sink.tracker.name
+            self._incidents.report(f"{name} queue full", f"{name} has no run yet; its oldest row was dropped")
+        sink.waiting.append(row)
 
     def _write(self, sink: _Sink, row: Row) -> None:
         with self._incidents.guard(f"{sink.tracker.name} write"):

@@ -31,10 +31,11 @@ def resolve(report_to: ReportTo) -> list[Tracker]:
     """
     asked = [report_to] if isinstance(report_to, str) or not isinstance(report_to, Sequence) else list(report_to)
     trackers: list[Tracker] = []
-    for entry in dict.fromkeys(asked):
+    for entry in asked:
         if isinstance(entry, str):
-            trackers += _named(entry)
-        elif entry is not None:
+            known = {tracker.name for tracker in trackers}
+            trackers += [tracker for tracker in _named(entry) if tracker.name not in known]
+        elif entry is not None and not any(entry is tracker for tracker in trackers):
             trackers.append(_checked(entry))
     return trackers
 
