@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = "slow or distributed or trackers or vllm or wheel"
+SLOW = "slow or distributed or trackers or trl or vllm or wheel"
 LINUX = sys.platform == "linux"
 
 
@@ -56,7 +56,7 @@ def unit() -> Outcome:
 
 
 def slow() -> Outcome:
-    """Several processes, real trackers, real vLLM, the built wheel."""
+    """Several processes, TRL, real trackers, real vLLM, the built wheel."""
     if LINUX:
         return run_pytest("-m", SLOW)
     outcome = run_pytest("-m", f"({SLOW}) and not vllm")

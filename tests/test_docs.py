@@ -7,12 +7,15 @@ import importlib.util
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import ratioscope
 import ratioscope_integrations
+from ratioscope.runconfig import snapshot
+from ratioscope_integrations.trainers.trl_config import trl_sections
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -137,6 +140,15 @@ def test_documented_messages_are_the_codes_own() -> None:
     assert len(rows) > 30
     parts = [part for row in rows for quote in re.findall(r"`([^`]+)`", row) for part in quote.split("…")]
     assert [part for part in parts if part.strip(" .=;:") not in said] == []
+
+
+def test_run_config_entries_are_in_the_reference() -> None:
+    """Every entry that a run config can have stands on its reference page."""
+    page = (REFERENCE / "run-config.md").read_text(encoding="utf-8")
+    config = snapshot(ratioscope.Correction("token", "mask"), None, **trl_sections(SimpleNamespace()))
+    parts = [part for section, part in config.items() if isinstance(part, dict) and section != "versions"]
+    nested = {key for part in parts for key in part}
+    assert [each for each in sorted({*config, *nested}) if f"`{each}`" not in page] == []
 
 
 def test_pictures_are_small() -> None:

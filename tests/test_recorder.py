@@ -565,7 +565,9 @@ def test_a_missing_package_is_refused_with_the_command(name: str, monkeypatch: p
     assert rs.Recorder(report_to="all").tracker_names == []
 
 
-@pytest.mark.parametrize("wrong", [3, object(), rs.MemoryTracker, {"wandb": True}], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [3, object(), rs.MemoryTracker, {"wandb": True}], ids=["int", "object", "class", "dict"]
+)
 def test_what_is_no_tracker_is_refused(wrong: Any) -> None:
     """Something that is neither a name nor a tracker raises with what a tracker has."""
     with pytest.raises(TypeError, match="expected a name or an object with name, background, open, write, close"):

@@ -217,9 +217,9 @@ def _extremes(name: str, values: torch.Tensor, valid: torch.Tensor) -> Named:
 
 def _max(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Largest valid value, minus infinity if there is none."""
-    masked = torch.where(valid, values, -torch.inf).flatten()
-    identity = torch.full((1,), -torch.inf, dtype=masked.dtype, device=masked.device)
-    return torch.cat([masked, identity]).max()
+    if values.numel() == 0:
+        return torch.full((), -torch.inf, dtype=values.dtype, device=values.device)
+    return torch.where(valid, values, -torch.inf).max()
 
 
 def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
