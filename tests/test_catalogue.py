@@ -59,8 +59,8 @@ def listing() -> Iterator[tuple[str, str]]:
         ("perplexity", (), ("train", "rollout", "ratio")),
         (
             "counts",
-            ("tokens", "rows", "overflow"),
-            ("rows_empty", "nan", "inf", "positive_logp", "missing", "generations"),
+            ("tokens", "rows", "rows_empty", "overflow"),
+            ("nan", "inf", "positive_logp", "missing", "generations"),
         ),
     )
     for group, standard, full in groups:

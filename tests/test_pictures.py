@@ -63,7 +63,7 @@ def test_histogram_is_square_and_fast() -> None:
 def test_bar_stands_where_its_log_ratio_is() -> None:
     """The zero bin is in the middle of the axis, reaches the top with all values, and has the bins' colour."""
     left, top, right, _ = _where(_bars(_one_bin(32)), BLUE) or (0, 0, 0, 0)
-    assert abs((left + right) / 2 - (66 + 456) / 2) <= 1
+    assert abs((left + right) / 2 - (76 + 466) / 2) <= 1
     assert top == 62
 
 
@@ -72,7 +72,7 @@ def test_height_is_the_logarithm_of_the_share() -> None:
     counts = np.zeros(65, dtype=np.int64)
     counts[[32, 40]] = 99, 1
     pixels = np.asarray(_bars(Bins(counts, EDGES)))
-    x = 66 + 40 * 6 + 2
+    x = 76 + 40 * 6 + 2
     height = np.nonzero((pixels[:, x] == BLUE).all(axis=-1))[0].min()
     assert height == 62 + round((396 - 62) * 2 / 5)
 
@@ -88,7 +88,7 @@ def test_what_lies_beyond_has_its_own_colour(index: int) -> None:
 def test_bound_is_drawn_at_its_logarithm() -> None:
     """The line of a bound stands at log(bound) on the log-ratio axis."""
     image = _bars(_one_bin(32), (None, 1.2))
-    expected = scales.position(math.log(1.2), EDGES[0], EDGES[-1], 66, 456)
+    expected = scales.position(math.log(1.2), EDGES[0], EDGES[-1], 76, 466)
     pixels = np.asarray(image)
     assert (pixels[62:396, expected] == RED).all(axis=-1).mean() > 0.5
 

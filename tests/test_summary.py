@@ -119,6 +119,14 @@ def test_advantages_of_one_sign_have_one_part() -> None:
     assert f"{OWN}modified/negative_advantage" not in metrics
 
 
+@pytest.mark.parametrize(("row", "over"), [([1.0, -1.0], 0.0), ([1.0, -1.0000001], 1.0), ([-3.0, 0.5], 1.0)])
+def test_rows_over_one_nat(row: list[float], over: float) -> None:
+    """A row whose mean absolute log-ratio is exactly 1 nat is not over it."""
+    metrics = summary_of([row]).metrics()
+    assert metrics[f"{OWN}row/over_1nat"] == over
+    assert metrics[f"{OWN}row/abs_mean_max"] == pytest.approx(np.abs(row).mean(), rel=1e-6)
+
+
 def test_where_every_weight_is_masked_no_sample_size_is_left() -> None:
     """If the rule masks everything, the corrected mean is 0 and the corrected effective sample size is absent."""
     metrics = summary_of([[0.5, 0.9]], rs.Correction("token", "mask", upper=1.2)).metrics()

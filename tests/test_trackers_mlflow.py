@@ -415,7 +415,7 @@ def test_own_run_on_a_real_server(server: str, monkeypatch: pytest.MonkeyPatch) 
     assert [metric.step for metric in run.metrics[FRACTION]] == [1, 2, 3]
     assert run.params["ratioscope.correction.upper"] == "1.2"
     assert {step for _, step in _pictures(run)} == {0, 1, 2, 3}
-    assert tracker.where().startswith(f"MLflow: {server}/#/experiments/")
+    assert tracker.where().startswith(f"{server}/#/experiments/")
     assert json.loads(read_mlflow_artifact(server, run_id, "ratioscope/config.json")) == CONFIG
 
 
@@ -424,7 +424,7 @@ def test_where_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example.org/")
     tracker = MlflowTracker()
     tracker.open(RunContext())
-    assert tracker.where() == "MLflow: a run will be opened at https://mlflow.example.org"
+    assert tracker.where() == "a run will be opened at https://mlflow.example.org"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class _Box(NamedTuple):
     bottom: int
 
 
-_BARS = _Box(66, 62, 456, 396)
+_BARS = _Box(76, 62, 466, 396)
 _HEAT = _Box(66, 74, 412, 399)
 
 
@@ -127,7 +127,7 @@ def heatmap_picture(columns: Sequence[Bins], steps: Sequence[int], *, title: str
     for name, value, bound in visible_bounds(bounds, low, high):
         y = position(bound, high, low, box.top, box.bottom)
         _dashes(draw, (box.left, y), (box.right, y))
-        place, anchor = (y + 3, "ra") if name == "lower" else (y - 3, "rd")
+        place, anchor = (y + 3, "ra") if name == "lower" else (y - 5, "rd")
         _text(draw, (box.right - 5, place), f"{name} {value:g}", anchor=anchor, color=_BOUND, halo=True)
     _legend(image, draw, box)
     _note_hidden(draw, (14, 461), bounds, low, high)

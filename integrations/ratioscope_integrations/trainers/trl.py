@@ -166,7 +166,7 @@ class RatioscopeCallback(TrainerCallback):
         if train is None or rollout is None:
             self._say("no ratio", _why_absent(self._trainer, train, rollout))
             return
-        if self.recorder.correction is None:
+        if not getattr(self._trainer.args, "vllm_importance_sampling_correction", False):
             self._say("no correction", "the trainer applies no vLLM correction: raw ratios are observed, not applied")
         mask, tool_mask = batch["completion_mask"], batch.get("tool_mask")
         assert mask is not None
