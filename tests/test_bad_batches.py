@@ -160,7 +160,7 @@ def test_a_failed_observation_harms_no_window(call: Call, error: type[Exception]
     assert record is not None
     assert expected is not None
     assert record.scalars == expected.scalars
-    assert record.events == ("2 observations failed and are not in this record",)
+    assert record.events == ("observations that failed and are not in this record: 2",)
     assert expected.events == ()
     assert recorder.flush(step=2) is None
 
@@ -172,7 +172,7 @@ def test_a_window_of_failures_alone_is_reported() -> None:
         changed(mask=torch.ones(2)).of(recorder.observe)
     record = recorder.flush(step=1)
     assert record is not None
-    assert record.events == ("1 observations failed and are not in this record",)
+    assert record.events == ("observations that failed and are not in this record: 1",)
     assert set(record.scalars.values()) == {0.0}
 
 

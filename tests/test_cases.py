@@ -133,7 +133,7 @@ def test_c06_absent_trainer_log_probabilities_invent_no_ratio() -> None:
     record = recorder.flush(step=1)
     assert record is not None
     assert not [key for key in record.scalars if "raw" in key]
-    assert record.events == ("1 observations failed and are not in this record",)
+    assert record.events == ("observations that failed and are not in this record: 1",)
 
 
 @pytest.mark.parametrize(

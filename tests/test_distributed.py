@@ -289,7 +289,7 @@ def test_a_flush_is_two_collectives_of_fixed_size(ranks: list[Seen]) -> None:
 def test_a_rank_that_raises_hangs_nothing(ranks: list[Seen]) -> None:
     """Where one rank's observation raises, the others' data are reported with an event, and the next window works."""
     first, second = (everywhere(ranks, "one_raises", name) for name in ("first", "second"))
-    assert first["events"] == ["1 observations failed and are not in this record"]
+    assert first["events"] == ["observations that failed and are not in this record: 1"]
     assert first["scalars"][f"{OWN}counts/tokens"] == 2 * (len(ranks) - 1)
     assert first["scalars"][f"{RAW}max"] == pytest.approx(2.0)
     assert second["events"] == []

@@ -108,7 +108,8 @@ def quantile(counts: NDArray[np.int64], q: float, *, minimum: float, maximum: fl
         maximum: the exact largest value, which bounds the answer.
 
     Returns:
-        The quantile, within 1.6 % of the exact one (2**-20 near zero), or None if nothing was counted.
+        The quantile, within 1.6 % of the exact one (2**-20 near zero), or None if nothing was counted. Beyond
+            1024 nats it is the minimum or the maximum.
     """
     cumulative = np.cumsum(counts)
     total = int(cumulative[-1])

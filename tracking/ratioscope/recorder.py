@@ -196,7 +196,7 @@ class Recorder:
             split: the window to close.
 
         Returns:
-            The record, the same on every rank; None if no rank observed anything.
+            The record, the same on every rank but for its time; None if no rank observed anything.
         """
         record = self.merge(step=step, split=split)
         if record is not None:
@@ -256,9 +256,10 @@ class Recorder:
     def _events(self, summary: RatioSummary) -> list[str]:
         events: list[str] = []
         if failures := summary.count("errors"):
-            events.append(f"{failures} observations failed and are not in this record")
+            events.append(f"observations that failed and are not in this record: {failures}")
         if differing := summary.count("disagreements"):
             message = f"{differing} of the trainer's weights are not what the rule gives; corrected statistics withheld"
-            self.incidents.report("weights disagree", message)
+            if is_main_rank():
+                self.incidents.report("weights disagree", message)
             events.append(message)
         return events

@@ -6,6 +6,7 @@ that vanish at 0 need no mask.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,6 +26,19 @@ _FLOAT32_MAX = torch.finfo(torch.float32).max
 Named = dict[str, torch.Tensor]
 
 
+@dataclass
+class _Tally:
+    """What has been reduced so far, by slot name; what is never set is zero, or minus infinity for a maximum."""
+
+    maxima: Named = field(default_factory=dict)
+    sums: Named = field(default_factory=dict)
+    counts: Named = field(default_factory=dict)
+
+    def extremes(self, name: str, values: torch.Tensor, valid: torch.Tensor) -> None:
+        self.maxima[f"{name}/max"] = _max(values, valid)
+        self.maxima[f"{name}/-min"] = _max(-values, valid)
+
+
 def reduce(
     observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,37 +51,34 @@ def reduce(
     # Rounded to float32 after an exact sum: the same bits however the batch is padded or split.
     row_d = _row_sum(d).clamp(-_FLOAT32_MAX, _FLOAT32_MAX).float().double()
 
-    maxima: Named = {}
-    sums: Named = {}
-    counts = _token_counts(observation, live)
-    _level("token", d, valid, maxima, sums, counts)
-    _level("sequence", row_d, live, maxima, sums, counts)
-    _tokens(observation, d, sums, maxima, counts)
-    _rows(observation, d, live, divisor, sums, maxima, counts)
+    tally = _Tally(counts=_validity(observation, live))
+    _level(tally, "token", d, valid)
+    _level(tally, "sequence", row_d, live)
+    _tokens(tally, observation, d)
+    _rows(tally, observation, d, live, divisor)
     geometric = row_d / divisor
-    sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
-    maxima |= _extremes("geometric", geometric, live)
+    tally.sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
+    tally.extremes("geometric", geometric, live)
     histograms = {
         "token_log_ratio": histogram.count(observation.log_ratio, valid),
         "sequence_log_ratio": histogram.count(row_d.float(), live),
         "geometric_log_ratio": histogram.count(geometric.float(), live),
     }
     if correction is not None:
-        histograms["corrected_log_ratio"] = _corrected(
-            observation, correction, applied, row_d.float(), live, maxima, sums, counts
-        )
-    maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
+        row_log_ratio = row_d.float().unsqueeze(-1)
+        histograms["corrected_log_ratio"] = _corrected(tally, observation, correction, applied, row_log_ratio, live)
+    tally.maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
 
     nothing = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64, device=device)
     return (
-        _stack(MAXIMA, maxima, -torch.inf, torch.float64, device),
-        _stack(SUMS, sums, 0.0, torch.float64, device),
-        _stack(COUNTS, counts, 0, torch.int64, device),
+        _stack(MAXIMA, tally.maxima, -torch.inf, torch.float64, device),
+        _stack(SUMS, tally.sums, 0.0, torch.float64, device),
+        _stack(COUNTS, tally.counts, 0, torch.int64, device),
         torch.stack([histograms.get(name, nothing) for name in HISTOGRAMS]),
     )
 
 
-def _token_counts(observation: Observation, live: torch.Tensor) -> Named:
+def _validity(observation: Observation, live: torch.Tensor) -> Named:
     return {
         "token/n": observation.valid.sum(),
         "sequence/n": live.sum(),
@@ -81,13 +92,13 @@ def _token_counts(observation: Observation, live: torch.Tensor) -> Named:
     }
 
 
-def _level(level: str, d: torch.Tensor, valid: torch.Tensor, maxima: Named, sums: Named, counts: Named) -> None:
+def _level(tally: _Tally, level: str, d: torch.Tensor, valid: torch.Tensor) -> None:
     """The statistics that tokens and rows share."""
-    maxima |= _extremes(level, d, valid)
-    relative = d - maxima[f"{level}/max"]
+    tally.extremes(level, d, valid)
+    relative = d - tally.maxima[f"{level}/max"]
     weight = _where(valid, relative.exp())
     excess = d.expm1()
-    sums |= {
+    tally.sums |= {
         f"{level}/d": d.sum(),
         f"{level}/abs_d": d.abs().sum(),
         f"{level}/d2": d.square().sum(),
@@ -98,56 +109,46 @@ def _level(level: str, d: torch.Tensor, valid: torch.Tensor, maxima: Named, sums
         f"{level}/w2": weight.square().sum(),
         f"{level}/wd": (weight * _where(valid, relative)).sum(),
     }
-    counts[f"{level}/overflow"] = (d > OVERFLOW).sum()
+    tally.counts[f"{level}/overflow"] = (d > OVERFLOW).sum()
 
 
-def _tokens(observation: Observation, d: torch.Tensor, sums: Named, maxima: Named, counts: Named) -> None:
+def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor) -> None:
     valid = observation.valid
     x, y = observation.rollout.double(), observation.train.double()
-    sums |= {
+    tally.sums |= {
         "token/reverse_k3": ((-d).expm1() + d).sum(),
         "token/mult_prob_error": _where(valid, d.abs().exp()).sum(),
         **_second_moments("logp", x, y),
     }
     p, q = _where(valid, y.exp()), _where(valid, x.exp())
     difference = (p - q).abs()
-    sums |= _second_moments("probability", q, p)
-    sums["probability/abs_difference"] = difference.sum()
-    maxima["probability/abs_max"] = _max(difference, valid)
+    tally.sums |= _second_moments("probability", q, p)
+    tally.sums["probability/abs_difference"] = difference.sum()
+    tally.maxima["probability/abs_max"] = _max(difference, valid)
     ratio = observation.log_ratio.exp()
     for low, high in ((0.9, 1.1), (0.5, 2.0)):
         outside = (ratio < low) | (ratio > high)
-        counts[f"outside/{low:g}_{high:g}"] = (valid & outside).sum()
+        tally.counts[f"outside/{low:g}_{high:g}"] = (valid & outside).sum()
 
 
-def _rows(
-    observation: Observation,
-    d: torch.Tensor,
-    live: torch.Tensor,
-    divisor: torch.Tensor,
-    sums: Named,
-    maxima: Named,
-    counts: Named,
-) -> None:
+def _rows(tally: _Tally, observation: Observation, d: torch.Tensor, live: torch.Tensor, divisor: torch.Tensor) -> None:
     abs_mean = _row_sum(d.abs()) / divisor
-    maxima["row/abs_mean_max"] = _max(abs_mean, live)
-    counts["row/over_1nat"] = (abs_mean > 1.0).sum()
+    tally.maxima["row/abs_mean_max"] = _max(abs_mean, live)
+    tally.counts["row/over_1nat"] = (abs_mean > 1.0).sum()
     train = observation.train.double().sum(dim=-1) / divisor
     rollout = observation.rollout.double().sum(dim=-1) / divisor
-    sums["perplexity/train"] = _where(live, (-train).exp()).sum()
-    sums["perplexity/rollout"] = _where(live, (-rollout).exp()).sum()
-    sums["perplexity/ratio"] = _where(live, (-d.sum(dim=-1) / divisor).exp()).sum()
+    tally.sums["perplexity/train"] = _where(live, (-train).exp()).sum()
+    tally.sums["perplexity/rollout"] = _where(live, (-rollout).exp()).sum()
+    tally.sums["perplexity/ratio"] = _where(live, (-d.sum(dim=-1) / divisor).exp()).sum()
 
 
 def _corrected(
+    tally: _Tally,
     observation: Observation,
     correction: Correction,
     applied: torch.Tensor | None,
     row_log_ratio: torch.Tensor,
     live: torch.Tensor,
-    maxima: Named,
-    sums: Named,
-    counts: Named,
 ) -> torch.Tensor:
     """Counts what the rule did and returns the histogram of what it left."""
     raw = correction.raw_ratio(observation.log_ratio)
@@ -156,18 +157,19 @@ def _corrected(
     if correction.level == "token":
         log_ratio, valid = observation.log_ratio, observation.valid
     else:
-        log_ratio, valid = row_log_ratio.unsqueeze(-1), live.unsqueeze(-1)
+        log_ratio, valid = row_log_ratio, live.unsqueeze(-1)
     low, high = low & valid, high & valid
     modified = low | high
     weight = _where(valid, weights.double())
-    counts |= {"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()}
-    sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
-    maxima |= _extremes("corrected", weights.double(), valid)
+    tally.counts |= {"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()}
+    tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
+    tally.extremes("corrected", weights.double(), valid)
     if applied is not None:
         expected = correction.apply(correction.raw_ratio(observation.step_log_ratio))
         same_shape = applied.shape == expected.shape
-        counts["disagreements"] = ((expected != applied.detach()) & valid).sum() if same_shape else valid.sum()
-    _by_advantage(observation, raw, weights, valid, modified, sums, counts)
+        tally.counts["disagreements"] = ((expected != applied.detach()) & valid).sum() if same_shape else valid.sum()
+    if observation.advantages is not None:
+        _by_advantage(tally, observation.advantages, raw, weights, valid, modified)
 
     if correction.action == "mask":
         return histogram.count(log_ratio, valid & ~modified)
@@ -176,23 +178,20 @@ def _corrected(
 
 
 def _by_advantage(
-    observation: Observation,
+    tally: _Tally,
+    advantages: torch.Tensor,
     raw: torch.Tensor,
     weights: torch.Tensor,
     valid: torch.Tensor,
     modified: torch.Tensor,
-    sums: Named,
-    counts: Named,
 ) -> None:
-    if observation.advantages is None:
-        return
-    advantage = observation.advantages.unsqueeze(-1).expand_as(raw).double()
+    advantage = advantages.unsqueeze(-1).expand_as(raw).double()
     for name, side in (("positive", advantage > 0), ("negative", advantage < 0)):
-        counts[f"{name}_advantage/n"] = (valid & side).sum()
-        counts[f"{name}_advantage/modified"] = (modified & side).sum()
+        tally.counts[f"{name}_advantage/n"] = (valid & side).sum()
+        tally.counts[f"{name}_advantage/modified"] = (modified & side).sum()
     size, ratio = advantage.abs(), raw.double()
-    sums["gradient/raw"] = _where(valid, size * ratio).sum()
-    sums["gradient/removed"] = _where(valid, size * (ratio - weights.double()).clamp(min=0.0)).sum()
+    tally.sums["gradient/raw"] = _where(valid, size * ratio).sum()
+    tally.sums["gradient/removed"] = _where(valid, size * (ratio - weights.double()).clamp(min=0.0)).sum()
 
 
 def _row_sum(d: torch.Tensor) -> torch.Tensor:
@@ -209,10 +208,6 @@ def _second_moments(name: str, x: torch.Tensor, y: torch.Tensor) -> Named:
         f"{name}/yy": y.square().sum(),
         f"{name}/xy": (x * y).sum(),
     }
-
-
-def _extremes(name: str, values: torch.Tensor, valid: torch.Tensor) -> Named:
-    return {f"{name}/max": _max(values, valid), f"{name}/-min": _max(-values, valid)}
 
 
 def _max(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

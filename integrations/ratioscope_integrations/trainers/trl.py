@@ -70,7 +70,6 @@ class RatioscopeCallback(TrainerCallback):
             run_name=getattr(trainer.args, "run_name", None),
             detail=detail,
         )
-        self._say = self.recorder.incidents.report
         self._pending: dict[str, Record] = {}
         with self.recorder.incidents.guard("reading the correction from the trainer's config"):
             self.recorder.correction = _rule(trainer)
@@ -91,9 +90,8 @@ class RatioscopeCallback(TrainerCallback):
     ) -> None:
         """Warns of settings that bias the ratio, before time is spent on them."""
         with self.recorder.incidents.guard("checking the run config"):
-            if is_main_rank():
-                for warning in config_warnings(trl_sections(self._trainer)):
-                    self._say(warning, warning)
+            for warning in config_warnings(trl_sections(self._trainer)) if is_main_rank() else ():
+                self._say(warning, warning)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Merges ranks where the step will be logged; every rank comes by here."""
@@ -113,6 +111,11 @@ class RatioscopeCallback(TrainerCallback):
         for split in tuple(self._pending):
             self.recorder.write(self._pending.pop(split))
         self.recorder.close()
+
+    def _say(self, kind: str, message: str) -> None:
+        """Says once what is alike on every rank."""
+        if is_main_rank():
+            self.recorder.incidents.report(kind, message)
 
     def _wrap(self, name: str, around: Callable[..., Any]) -> None:
         original = getattr(self._trainer, name, None)
