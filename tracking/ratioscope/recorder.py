@@ -11,6 +11,7 @@ from ratioscope import runconfig
 from ratioscope.collective import all_merge, is_main_rank, world_size
 from ratioscope.correction import Correction, correct
 from ratioscope.incidents import Incidents
+from ratioscope.journal import Journal
 from ratioscope.metrics import keys
 from ratioscope.observation import Logps, Observation
 from ratioscope.record import Record
@@ -18,6 +19,7 @@ from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.fanout import Fanout
 from ratioscope.trackers.registry import ReportTo, resolve
+from ratioscope.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +46,7 @@ class Recorder:
             where none is live, one is opened and closed.
         correction: the rule; None to watch raw ratios only.
         config: what else is to be kept beside the run. Secrets are redacted.
-        output_dir: where runs of our own keep their files.
+        output_dir: where the journal and runs of our own keep their files; None for no journal.
         run_name: name of a run of our own.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
         group: process group to merge over; None for the default one.
@@ -78,8 +80,9 @@ class Recorder:
         self._detail = detail
         self._group = group
         self._config = config
-        self._windows: dict[str, RatioSummary] = {}
+        self._windows = Windows()
         self._fanout: Fanout | None = None
+        self._journal: Journal | None = None
 
     @property
     def is_open(self) -> bool:
@@ -96,12 +99,15 @@ class Recorder:
         *,
         reporters: Mapping[str, object] | None = None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
+        restored_step: int | None = None,
     ) -> None:
-        """Opens the trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
+        """Opens journal and trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
 
         Args:
             reporters: the trainer's own callbacks by tracker name, whose runs are attached to.
             sections: further sections of the run config.
+            restored_step: the step of the checkpoint that this process continues from; 0 for a start from scratch.
+                Later records of earlier attempts in the same output directory are superseded.
         """
         if not is_main_rank():
             return
@@ -113,6 +119,7 @@ class Recorder:
                     self._trackers, run, incidents=self.incidents, detail=self._detail, reporters=reporters
                 )
                 atexit.register(self.close)
+                self._open_journal(config, restored_step)
         if self._fanout is not None:
             self._fanout.open()
 
@@ -142,14 +149,10 @@ class Recorder:
             ValueError: if a shape is not exactly as stated. The window counts the failure, and a later flush works.
             TypeError: if the log-probabilities are not floating-point.
         """
-        try:
+        with self._windows.counting_failure(split, self.correction):
             observation = Observation.of(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
             summary = RatioSummary.observe(observation, correction=self.correction, applied=applied)
-        except Exception:
-            self._windows[split] = self._window(split).failed()
-            raise
-        window = self._windows.get(split)
-        self._windows[split] = summary if window is None else window.to(summary.maxima.device).merge(summary)
+        self._windows.add(split, summary)
 
     def correct(
         self,
@@ -205,8 +208,7 @@ class Recorder:
 
     def merge(self, *, step: int, split: str = "train") -> Record | None:
         """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
-        window = self._window(split)
-        self._windows.pop(split, None)
+        window = self._windows.take(split, self.correction)
         with self.incidents.guard("merging ranks"):
             summary = all_merge(window, group=self._group)
             failures = summary.count("errors")
@@ -225,8 +227,11 @@ class Recorder:
         return None
 
     def write(self, record: Record) -> None:
-        """The second half of :meth:`flush`: sends a record to the trackers. Does nothing off rank 0; never raises."""
+        """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises."""
         self.open()
+        if self._journal is not None:
+            with self.incidents.guard("journal"):
+                self._journal.append(record)
         if self._fanout is not None:
             with self.incidents.guard("writing a record"):
                 self._fanout.write(record)
@@ -237,6 +242,15 @@ class Recorder:
         if fanout is not None:
             atexit.unregister(self.close)
             fanout.close()
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            with self.incidents.guard("journal"):
+                journal.close()
+
+    @property
+    def journal_path(self) -> Path | None:
+        """The journal's file; None where there is none or it could not be opened."""
+        return None if self._journal is None else self._journal.path
 
     def where(self) -> list[str]:
         """One line for each open tracker: where to look."""
@@ -250,8 +264,10 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _window(self, split: str) -> RatioSummary:
-        return self._windows.get(split) or RatioSummary.empty(self.correction)
+    def _open_journal(self, config: Mapping[str, Any], restored_step: int | None) -> None:
+        if self._output_dir is not None:
+            with self.incidents.guard("journal"):
+                self._journal = Journal(self._output_dir, config=config, restored_step=restored_step)
 
     def _events(self, summary: RatioSummary) -> list[str]:
         events: list[str] = []

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
-from ratioscope import metrics
 from ratioscope.collective import is_main_rank
-from ratioscope.correction import Correction
 from ratioscope.recorder import Recorder
-from ratioscope.trackers.registry import ReportTo, names
+from ratioscope.trackers.registry import ReportTo
+from ratioscope_integrations.trainers import trl_reading as reading
 from ratioscope_integrations.trainers.trl_config import config_warnings, trl_sections
 
 if TYPE_CHECKING:
@@ -64,15 +63,16 @@ class RatioscopeCallback(TrainerCallback):
         self._trainer = trainer
         followed = report_to is None
         self.recorder = Recorder(
-            report_to=_followed(trainer.args.report_to) if followed else report_to,
+            report_to=reading.followed(trainer.args.report_to) if followed else report_to,
             config=config,
             output_dir=trainer.args.output_dir,
             run_name=getattr(trainer.args, "run_name", None),
             detail=detail,
         )
         self._pending: dict[str, Record] = {}
+        self._restored_step: int | None = None
         with self.recorder.incidents.guard("reading the correction from the trainer's config"):
-            self.recorder.correction = _rule(trainer)
+            self.recorder.correction = reading.rule(trainer)
         if getattr(trainer, "_ratioscope", None) is not None:
             self._say("attached twice", "this trainer already has a RatioscopeCallback; the second one does nothing")
             return
@@ -80,6 +80,7 @@ class RatioscopeCallback(TrainerCallback):
         self._wrap("_generate_and_score_completions", self._around_generation)
         self._wrap("evaluation_loop", self._around_evaluation)
         self._wrap("log", self._around_log)
+        self._wrap("train", self._around_training)
         if followed and not self.recorder.tracker_names:
             self._say(
                 "no tracker", "report_to names no tracker, so scalars go to trainer_state.json and the console only"
@@ -89,6 +90,7 @@ class RatioscopeCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Warns of settings that bias the ratio, before time is spent on them."""
+        self._restored_step = state.global_step
         with self.recorder.incidents.guard("checking the run config"):
             for warning in config_warnings(trl_sections(self._trainer)) if is_main_rank() else ():
                 self._say(warning, warning)
@@ -111,6 +113,7 @@ class RatioscopeCallback(TrainerCallback):
         for split in tuple(self._pending):
             self.recorder.write(self._pending.pop(split))
         self.recorder.close()
+        self._restored_step = None  # an evaluation that follows repeats no step
 
     def _say(self, kind: str, message: str) -> None:
         """Says once what is alike on every rank."""
@@ -136,8 +139,19 @@ class RatioscopeCallback(TrainerCallback):
             self._observe(batch, split)
         with self.recorder.incidents.guard("opening trackers"):
             if is_main_rank() and not self.recorder.is_open:
-                self.recorder.open(reporters=_reporters(self._trainer), sections=_sections(self._trainer, batch))
+                self.recorder.open(
+                    reporters=reading.reporters(self._trainer),
+                    sections=reading.sections(self._trainer, batch),
+                    restored_step=self._restored_step,
+                )
         return batch
+
+    def _around_training(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except BaseException:  # an interrupt too: what is known is sent, and the journal is free for another try
+            self.recorder.close()
+            raise
 
     def _around_evaluation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         output = original(*args, **kwargs)
@@ -149,7 +163,7 @@ class RatioscopeCallback(TrainerCallback):
         with self.recorder.incidents.guard("adding to the logs"):
             record = self._pending.pop(split, None)
             if record is not None:
-                logs.update(_headline(record))
+                logs.update(reading.headline(record))
                 self.recorder.write(record)
         return original(logs, *args, **kwargs)
 
@@ -167,7 +181,7 @@ class RatioscopeCallback(TrainerCallback):
     def _observe(self, batch: Mapping[str, torch.Tensor | None], split: str) -> None:
         train, rollout = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
         if train is None or rollout is None:
-            self._say("no ratio", _why_absent(self._trainer, train, rollout))
+            self._say("no ratio", reading.why_absent(self._trainer, train, rollout))
             return
         if not getattr(self._trainer.args, "vllm_importance_sampling_correction", False):
             self._say("no correction", "the trainer applies no vLLM correction: raw ratios are observed, not applied")
@@ -210,53 +224,3 @@ def enable() -> None:
 
 class _Placeholder(TrainerCallback):
     """Stands in the trainer's list of reporters until the callback that needs the trainer can be made."""
-
-
-def _rule(trainer: Any) -> Correction | None:
-    corrects = hasattr(trainer.args, "vllm_importance_sampling_mode") and getattr(trainer.args, "use_vllm", False)
-    return Correction.from_trl(trainer.args) if corrects else None
-
-
-def _followed(report_to: str | list[str] | None) -> list[str]:
-    """Those of the trainer's reporters that have a tracker of ours."""
-    reported = [report_to] if isinstance(report_to, str) else list(report_to or ())
-    return [name for name in reported if name in names()]
-
-
-def _reporters(trainer: Any) -> dict[str, object]:
-    """The trainer's own callback for each backend it reports to."""
-    known = integration_utils.INTEGRATION_TO_CALLBACK
-    return {
-        name: callback
-        for callback in trainer.callback_handler.callbacks
-        for name in names()
-        if name in known and type(callback) is known[name]
-    }
-
-
-def _sections(trainer: Any, batch: Mapping[str, torch.Tensor | None]) -> dict[str, dict[str, Any]]:
-    """The run config, with the dtypes that only a batch can tell."""
-    sections = trl_sections(trainer)
-    received = {side: batch.get(f"{key}_per_token_logps") for side, key in (("train", "old"), ("rollout", "sampling"))}
-    for side, logps in received.items():
-        if logps is not None:
-            sections["trainer"][f"{side}_logps_dtype"] = str(logps.dtype).removeprefix("torch.")
-    return sections
-
-
-def _headline(record: Record) -> dict[str, float]:
-    prefix = "" if record.split == "train" else f"{record.split}_"
-    wanted = metrics.keys("headline")
-    return {prefix + key: value for key, value in record.scalars.items() if key in wanted}
-
-
-def _why_absent(trainer: Any, train: object, rollout: object) -> str:
-    args, kind = trainer.args, type(trainer).__name__
-    if not hasattr(args, "vllm_importance_sampling_correction"):
-        return f"{kind} computes no vLLM importance ratio; there is nothing to record"
-    if not getattr(args, "use_vllm", False):
-        return f"{kind} runs with use_vllm=False: one engine, so no importance ratio; there is nothing to record"
-    missing = " and ".join(
-        name for name, value in (("old_per_token_logps", train), ("sampling_per_token_logps", rollout)) if value is None
-    )
-    return f"raw ratio unavailable: the generated batch has no {missing}. Is vllm_importance_sampling_correction on?"

@@ -1,0 +1,95 @@
+"""Reading a journal, also while a training writes it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ratioscope.journal_schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, check_version
+from ratioscope.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One process's part of a run.
+
+    Attributes:
+        id: 1 for the first.
+        started: seconds since the epoch.
+        host: the machine's name.
+        pid: the process.
+        restored_step: the checkpoint's step that it continued from; None where nobody said.
+        config: the run config of this attempt.
+    """
+
+    id: int
+    started: float
+    host: str
+    pid: int
+    restored_step: int | None
+    config: Mapping[str, Any]
+
+
+class JournalReader:
+    """Reads a journal, also while a training writes it.
+
+    Args:
+        path: a run's output directory, its ``ratioscope`` subfolder, or the journal file.
+
+    Raises:
+        FileNotFoundError: if there is no journal.
+        JournalError: if the file is no journal, or of a newer version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = _find(path)
+        self._connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+        try:
+            check_version(self._connection, self.path)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def attempts(self) -> list[Attempt]:
+        """Every attempt, the first first."""
+        rows = self._connection.execute("SELECT id, started, host, pid, restored_step, config FROM attempt ORDER BY id")
+        return [
+            Attempt(identifier, started, host, pid, restored_step, json.loads(config))
+            for identifier, started, host, pid, restored_step, config in rows
+        ]
+
+    def records(self, *, superseded: bool = False) -> Iterator[Record]:
+        """Records in the order of their step; with ``superseded``, all that were ever written, in their order."""
+        table, order = ("record", "id") if superseded else ("live", "step, id")
+        with closing(self._connection.execute(f"SELECT body FROM {table} ORDER BY {order}")) as rows:
+            for (body,) in rows:
+                yield Record.from_json(json.loads(body))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _find(path: Path) -> Path:
+    candidates = (path, path / FILE, path / DIRECTORY / FILE)
+    found = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if found is None:
+        msg = f"got {path}; expected a run's output directory or its {DIRECTORY}/{FILE}, and found no journal there"
+        raise FileNotFoundError(msg)
+    return found
