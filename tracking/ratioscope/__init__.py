@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ratioscope.catalogue import CATALOGUE
     from ratioscope.correction import Correction, correct
     from ratioscope.histogram import Bins
+    from ratioscope.journal_reader import JournalReader
+    from ratioscope.journal_schema import JournalError
     from ratioscope.observation import Observation
     from ratioscope.record import Record
     from ratioscope.recorder import Recorder
@@ -25,6 +27,8 @@ __all__ = [
     "CATALOGUE",
     "Bins",
     "Correction",
+    "JournalError",
+    "JournalReader",
     "MemoryTracker",
     "Observation",
     "RatioSummary",
@@ -42,6 +46,8 @@ _HOME = {
     "CATALOGUE": "catalogue",
     "Bins": "histogram",
     "Correction": "correction",
+    "JournalError": "journal_schema",
+    "JournalReader": "journal_reader",
     "MemoryTracker": "trackers.memory",
     "Observation": "observation",
     "RatioSummary": "summary",

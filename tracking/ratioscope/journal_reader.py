@@ -49,8 +49,8 @@ class JournalReader:
         JournalError: if the file is no journal, or of a newer version.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = _find(path)
+    def __init__(self, path: str | Path) -> None:
+        self.path = _find(Path(path))
         self._connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
         try:
             check_version(self._connection, self.path)
