@@ -31,6 +31,7 @@ class Record:
         summary: the mergeable state behind the scalars, on the CPU.
         world_size: number of ranks that were merged.
         events: messages about this window, such as an observation that failed.
+        logs: the trainer's own log of this step, where it is relayed.
         definitions: version of the metric definitions the scalars follow.
     """
 
@@ -41,6 +42,7 @@ class Record:
     summary: RatioSummary
     world_size: int = 1
     events: tuple[str, ...] = ()
+    logs: Mapping[str, float] = field(default_factory=dict)
     definitions: int = field(default=DEFINITIONS_VERSION)
 
     @property
@@ -65,6 +67,7 @@ class Record:
             "world_size": self.world_size,
             "events": list(self.events),
             "correction": None if self.correction is None else self.correction.to_json(),
+            "logs": dict(self.logs),
             "scalars": {key: value for key, value in self.scalars.items() if math.isfinite(value)},
             "state": state,
         }
@@ -81,5 +84,6 @@ class Record:
             summary=RatioSummary.from_json(data["state"], correction=correction),
             world_size=data["world_size"],
             events=tuple(data["events"]),
+            logs=data["logs"],
             definitions=data["definitions"],
         )

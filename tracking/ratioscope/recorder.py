@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -115,11 +117,16 @@ class Recorder:
             with self.incidents.guard("run config"):
                 config = runconfig.snapshot(self.correction, self._config, **(sections or {}))
                 run = RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name)
+                self._open_journal(config, restored_step)
                 self._fanout = Fanout(
-                    self._trackers, run, incidents=self.incidents, detail=self._detail, reporters=reporters
+                    self._trackers,
+                    run,
+                    incidents=self.incidents,
+                    detail=self._detail,
+                    reporters=reporters,
+                    journal=self._journal,
                 )
                 atexit.register(self.close)
-                self._open_journal(config, restored_step)
         if self._fanout is not None:
             self._fanout.open()
 
@@ -226,15 +233,32 @@ class Recorder:
             )
         return None
 
+    def relay(self, logs: Mapping[str, Any], *, step: int, split: str = "train", record: Record | None = None) -> None:
+        """Keeps and sends a trainer's own log, together with the window's record if there is one. Never raises.
+
+        Args:
+            logs: the trainer's log; what is no finite number is left out.
+            step: the trainer's global step.
+            split: ``"train"`` or ``"eval"``.
+            record: the window's record.
+        """
+        if record is None:
+            record = Record(step, split, time.time(), {}, RatioSummary.empty(self.correction))
+        with self.incidents.guard("relaying a log"):
+            numbers = {key: float(value) for key, value in logs.items() if isinstance(value, int | float)}
+            finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
+            self.write(replace(record, logs=finite))
+
     def write(self, record: Record) -> None:
         """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises."""
         self.open()
+        identifier = None
         if self._journal is not None:
             with self.incidents.guard("journal"):
-                self._journal.append(record)
+                identifier = self._journal.append(record)
         if self._fanout is not None:
             with self.incidents.guard("writing a record"):
-                self._fanout.write(record)
+                self._fanout.write(record, identifier=identifier)
 
     def close(self) -> None:
         """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""

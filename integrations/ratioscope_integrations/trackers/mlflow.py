@@ -19,14 +19,18 @@ from ratioscope_integrations.history import Cadence, History
 from ratioscope_integrations.trackers.mlflow_config import clean_name, log_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
     from ratioscope.trackers.base import Row, RunContext
     from ratioscope_integrations.scales import Bounds
 
 HISTOGRAMS_ARTIFACT = "ratioscope/histograms.json"
+
+_BATCH = 1000
+"""Metrics in one call: the server's limit."""
 
 _logger = logging.getLogger("ratioscope")
 
@@ -46,6 +50,7 @@ class MlflowTracker:
         self._experiment_id: str | None = None
         self._artifacts: str | None = None
         self._owned = False
+        self._continued = False
         self._announced = False
         self._history: History | None = None
         self._names: dict[str, str] = {}
@@ -64,6 +69,7 @@ class MlflowTracker:
         if live is None and run.reporter is not None:
             return False
         self._context = run
+        known = run.identity or {}
         self._run_id = os.environ.get("MLFLOW_RUN_ID") or None
         self._uri = mlflow.get_tracking_uri()
         if live is not None:
@@ -71,26 +77,51 @@ class MlflowTracker:
         elif run.output_dir is not None and not _uri_is_set():
             self._uri = f"sqlite:///{run.output_dir.resolve().as_posix()}/mlflow.db"
             self._artifacts = (run.output_dir.resolve() / "mlartifacts").as_uri()
-        self._owned = self._run_id is None
+        self._owned = self._run_id is None and run.ours
+        self._run_id = self._run_id or known.get("run_id")
+        self._continued = self._run_id is not None
         return True
 
+    def connect(self) -> dict[str, str]:
+        """Creates the run if it is to be our own and is not there yet."""
+        if self._context is None:
+            return {}
+        client, run_id = self._attach(self._context)
+        if self._owned and (self._context.identity or {}).get("run_id") == run_id:
+            client.update_run(run_id, status="RUNNING")
+        return {"run_id": run_id, "uri": _public(self._uri)}
+
     def write(self, row: Row) -> None:
-        """Sends one window: metrics always, pictures and histograms at spread records.
+        """Sends one window: metrics always, pictures and histograms at spread records."""
+        self.write_many([row])
 
-        Metrics come first and are the same at a retry, so that a fault of the artifact store costs no number.
+    def write_many(self, rows: Sequence[Row]) -> None:
+        """Sends windows that waited together.
+
+        Metrics come first, in one call, and are the same at a retry, so that a fault of the artifact store costs no
+        number.
         """
-        from mlflow.entities import Metric
-
         if self._context is None:
             return
         client, run_id = self._attach(self._context)
-        time = int(row.time * 1000)
-        finite = {key: value for key, value in row.scalars.items() if math.isfinite(value)}
-        metrics = [Metric(self._name(key), value, time, row.step) for key, value in finite.items()]
-        if metrics:
-            client.log_batch(run_id, metrics=metrics, synchronous=True)
+        metrics = [metric for row in rows for metric in self._metrics(row)]
+        for start in range(0, len(metrics), _BATCH):
+            client.log_batch(run_id, metrics=metrics[start : start + _BATCH], synchronous=True)
         if self._history is None:
-            self._history = History() if self._owned else _stored_history(client, run_id)
+            self._history = _stored_history(client, run_id) if self._continued else History()
+        for row in rows:
+            self._remember(client, run_id, row)
+
+    def _metrics(self, row: Row) -> list[Metric]:
+        from mlflow.entities import Metric
+
+        time = int(row.time * 1000)
+        finite = {key: value for key, value in {**row.scalars, **row.logs}.items() if math.isfinite(value)}
+        return [Metric(self._name(key), value, time, row.step) for key, value in finite.items()]
+
+    def _remember(self, client: MlflowClient, run_id: str, row: Row) -> None:
+        if self._history is None or self._context is None:
+            return
         for key, bins in row.histograms.items():
             self._history.add(key, row.step, bins)
         first = row.split not in self._cadences
@@ -132,6 +163,7 @@ class MlflowTracker:
         if self._run_id is None:
             self._experiment_id = _experiment(self._client, self._artifacts)
             self._run_id = self._client.create_run(self._experiment_id, run_name=context.run_name).info.run_id
+            self._continued = False
         return self._client, self._run_id
 
     def _announce(self, context: RunContext, client: MlflowClient, run_id: str) -> None:

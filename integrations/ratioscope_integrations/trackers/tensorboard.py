@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ratioscope.trackers.base import grouped
+
 if TYPE_CHECKING:
     from ratioscope.histogram import Bins
     from ratioscope.trackers.base import Row, RunContext
@@ -53,7 +55,7 @@ class TensorBoardTracker:
         writer = self._current_writer()
         if writer is None:
             return
-        for key, value in row.scalars.items():
+        for key, value in {**row.scalars, **grouped(row.logs)}.items():
             writer.add_scalar(key, value, row.step, walltime=row.time)
         for key, bins in row.histograms.items():
             if bins.total:

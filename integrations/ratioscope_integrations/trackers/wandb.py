@@ -11,6 +11,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ratioscope.trackers.base import grouped
+
 if TYPE_CHECKING:
     import wandb
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 STEP_KEY = "train/global_step"
 """The x-axis of transformers' ``WandbCallback``."""
-FINISH_TIMEOUT_S = 30.0
+FINISH_TIMEOUT_S = 8.0
 """How long ``close`` waits for the upload of a run of our own; W&B itself sets no limit."""
 
 _logger = logging.getLogger("ratioscope")
@@ -28,45 +30,58 @@ class WandbTracker:
     """Writes to the run that the trainer or the user opened, else to one of its own."""
 
     name: ClassVar[str] = "wandb"
-    background: ClassVar[bool] = False
+    background: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
     package: ClassVar[str] = "wandb"
 
     def __init__(self) -> None:
+        self._context: RunContext | None = None
         self._run: wandb.Run | None = None
         self._owned = False
-        self._merges = False
         self._place = "no run yet"
+        self.received: int | None = None
 
     def open(self, run: RunContext) -> bool:
-        """Attaches to the live run; opens one in project ``WANDB_PROJECT`` where neither trainer nor user did.
+        """Attaches to the live run; where neither trainer nor user opened one, ``connect`` will.
 
         Returns:
             False if the trainer reports to W&B and its run is not there yet.
         """
         import wandb
 
-        if self._run is None:
-            live = wandb.run
-            if live is None and run.reporter is not None:
-                return False
-            self._owned = live is None
-            self._merges = run.reporter is not None
-            self._run = live if live is not None else _start(run)
-            self._place = _place(self._run)
-        config: Any = self._run.config
-        config.update({"ratioscope": dict(run.config)}, allow_val_change=True)
+        live = wandb.run
+        if live is None and run.reporter is not None:
+            return False
+        self._context = run
+        self._owned = live is None
+        if live is not None:
+            self._attach(live, run)
         return True
+
+    def connect(self) -> dict[str, str]:
+        """Opens a run of our own in project ``WANDB_PROJECT``, or continues the one of an earlier process.
+
+        W&B tells how many rows a continued run has, which is then believed; offline it cannot.
+        """
+        if self._run is None and self._context is not None:
+            run = _start(self._context)
+            if run.resumed and not run.offline:
+                self.received = run.starting_step
+            self._attach(run, self._context)
+        return {} if self._run is None else {"run_id": self._run.id, "project": self._run.project}
 
     def write(self, row: Row) -> None:
         """Sends one window as one row, or as part of the row that the trainer's callback is about to log."""
         import wandb
 
         if self._run is None:
+            self.connect()
+        if self._run is None or self._context is None:
             return
-        data: dict[str, Any] = dict(row.scalars)
+        data: dict[str, Any] = {**row.scalars, **grouped(row.logs)}
         for key, bins in row.histograms.items():
             data[key] = wandb.Histogram(np_histogram=(bins.counts.tolist(), bins.edges.tolist()))
-        if self._merges:
+        if self._context.reporter is not None:
             self._run.log(data, commit=False)
         else:
             self._run.log({**data, STEP_KEY: row.step})
@@ -81,14 +96,26 @@ class WandbTracker:
         """The run's address, or the folder of an offline run."""
         return self._place
 
+    def _attach(self, run: wandb.Run, context: RunContext) -> None:
+        self._run = run
+        self._place = _place(run)
+        config: Any = run.config
+        config.update({"ratioscope": dict(context.config)}, allow_val_change=True)
+
 
 def _start(run: RunContext) -> wandb.Run:
     import wandb
 
     if run.output_dir is not None:
         run.output_dir.mkdir(parents=True, exist_ok=True)
-    project = os.environ.get("WANDB_PROJECT") or "ratioscope"
-    started = wandb.init(project=project, name=run.run_name, dir=run.output_dir)
+    known = run.identity or {}
+    started = wandb.init(
+        project=known.get("project") or os.environ.get("WANDB_PROJECT") or "ratioscope",
+        id=known.get("run_id") or os.environ.get("WANDB_RUN_ID") or None,
+        resume="allow",
+        name=run.run_name,
+        dir=run.output_dir,
+    )
     started.define_metric(STEP_KEY)
     started.define_metric("*", step_metric=STEP_KEY, step_sync=True)
     return started

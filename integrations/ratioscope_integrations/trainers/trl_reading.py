@@ -42,9 +42,11 @@ def reporters(trainer: Any) -> dict[str, object]:
     }
 
 
-def sections(trainer: Any, batch: Mapping[str, torch.Tensor | None]) -> dict[str, dict[str, Any]]:
-    """The run config, with the dtypes that only a batch can tell."""
+def sections(trainer: Any, batch: Mapping[str, torch.Tensor | None], *, arguments: bool) -> dict[str, dict[str, Any]]:
+    """The run config, with the dtypes that only a batch can tell and, if wanted, all of the trainer's arguments."""
     sections = trl_sections(trainer)
+    if arguments:
+        sections["args"] = trainer.args.to_dict()
     received = {side: batch.get(f"{key}_per_token_logps") for side, key in (("train", "old"), ("rollout", "sampling"))}
     for side, logps in received.items():
         if logps is not None:
