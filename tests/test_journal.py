@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +199,20 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
         assert child.exitcode == 0
         journal.append(make_record(2))
     assert steps(tmp_path) == [1, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
+    """A worker that outlives its parent leaves the journal to the restarted job."""
+    journal = Journal(tmp_path, config={})
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(20,))
+    child.start()
+    try:
+        journal.close()
+        Journal(tmp_path, config={}).close()
+    finally:
+        child.kill()
+        child.join()
 
 
 def _in_child(journal: Journal) -> None:

@@ -177,16 +177,23 @@ def _lock(path: Path) -> Callable[[], None]:
         import fcntl
     except ImportError:  # Windows: SQLite's own locks still keep the file whole
         return lambda: None
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    held = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)]
+
+    def release() -> None:
+        while held:
+            os.close(held.pop())
+
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        os.close(descriptor)
+        release()
         msg = f"another process writes {path.parent}; give each run an output directory of its own"
         raise JournalError(msg) from error
     except OSError:  # a file system without locks
         pass
-    return lambda: os.close(descriptor)
+    # A worker that was forked would hold the lock on for as long as it lives, also when its parent was killed.
+    os.register_at_fork(after_in_child=release)
+    return release
 
 
 def _dump(value: Any) -> str:
