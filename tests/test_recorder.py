@@ -220,7 +220,8 @@ def test_trackers_get_the_detail_that_was_asked_for(detail: str) -> None:
     observe(recorder, 0.1, 0.5, -0.2)
     record = flush(recorder)
     (row,) = tracker.rows
-    assert row.scalars == {key: value for key, value in record.scalars.items() if key in keys(detail)}
+    health = record.health if detail == "full" else {}
+    assert row.scalars == {key: value for key, value in record.scalars.items() if key in keys(detail)} | health
     assert row.record is record
     assert (row.step, row.split, row.time) == (record.step, record.split, record.time)
     assert len(record.scalars) > len(keys("standard"))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ratioscope.journal_target import Target
     from ratioscope.sync import Progress
+
+_DETAILS = ("headline", "standard", "full")
+_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,53 +25,65 @@ def main(argv: Sequence[str] | None = None) -> int:
     sync = commands.add_parser("sync", help="deliver from a journal what trackers have not received")
     sync.add_argument("path", help="a run's output directory, or its journal")
     sync.add_argument("--to", action="append", default=[], metavar="TRACKER", help="a tracker by name (repeatable)")
-    sync.add_argument("--run", help="deliver into the run with this id")
-    sync.add_argument("--detail", default="standard", help="headline, standard (default) or full")
+    sync.add_argument("--run", metavar="ID", help="deliver into the run with this id; needs one --to")
+    sync.add_argument("--detail", choices=_DETAILS, default="standard", help="which scalars (default: standard)")
     arguments = parser.parse_args(argv)
+    if arguments.run is not None and len(set(arguments.to)) != 1:
+        sync.error("--run needs exactly one --to")
     return _sync(arguments)
 
 
 def _sync(arguments: argparse.Namespace) -> int:
     from ratioscope.sync import sync
 
+    heard: dict[int, int] = {}
     try:
-        delivered = sync(
-            arguments.path,
-            to=arguments.to,
-            run=arguments.run,
-            detail=arguments.detail,
-            progress=_progress(),
-        )
-    except Exception as error:
-        print(f"ratioscope: {type(error).__name__}: {error}", file=sys.stderr)
-        print("What was delivered is noted; the same command goes on from there.", file=sys.stderr)
-        return 1
-    if not delivered:
+        with _bar() as bar:
+
+            def progress(target: Target, *, delivered: int, missing: int) -> None:
+                heard[target.id] = delivered
+                if bar is not None:
+                    bar(target, delivered=delivered, missing=missing)
+
+            delivered = sync(
+                arguments.path, to=arguments.to, run=arguments.run, detail=arguments.detail, progress=progress
+            )
+    except (Exception, KeyboardInterrupt) as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        text = "interrupted" if interrupted else f"{type(error).__name__}: {' '.join(str(error).split())}"
+        rows = sum(heard.values())
+        after = f" ({rows} rows were delivered before; the same command goes on from there)" if rows else ""
+        print(f"ratioscope: {text}{after}", file=sys.stderr)
+        return _INTERRUPTED if interrupted else 1
+    if not any(delivered.values()):
         print("Nothing is missing.")
     for name, count in delivered.items():
-        print(f"{name}: {count} rows delivered")
+        if count:
+            print(f"{name}: {count} rows delivered")
     return 0
 
 
-def _progress() -> Progress | None:
-    """A progress bar where ``rich`` is installed and somebody looks."""
+@contextmanager
+def _bar() -> Iterator[Progress | None]:
+    """A progress bar where ``rich`` is installed and somebody looks; the terminal is as before at the end."""
     try:
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
     except ImportError:
-        return None
-    bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        yield None
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
     tasks: dict[int, TaskID] = {}
-    bar.start()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console) as bar:
 
-    def show(target: Target, *, delivered: int, missing: int) -> None:
-        if target.id not in tasks:
-            tasks[target.id] = bar.add_task(target.tracker)
-        bar.update(tasks[target.id], completed=delivered, total=delivered + missing, refresh=True)
-        if not missing:
-            bar.refresh()
+        def show(target: Target, *, delivered: int, missing: int) -> None:
+            if target.id not in tasks:
+                tasks[target.id] = bar.add_task(target.tracker)
+            bar.update(tasks[target.id], completed=delivered, total=delivered + missing)
 
-    import atexit
-
-    atexit.register(bar.stop)
-    return show
+        yield show

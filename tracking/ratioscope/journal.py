@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope.journal_schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, migrate
 from ratioscope.journal_target import Target
+from ratioscope.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-
-    from ratioscope.record import Record
 
 
 class Journal:
@@ -82,16 +81,22 @@ class Journal:
         row = (self.attempt, record.step, record.split, record.time, _dump(record.to_json()))
         return self._insert("record (attempt, step, split, time, body)", row)
 
-    def open_target(self, tracker: str, *, owned: bool) -> Target:
+    def first_records(self, limit: int = 16) -> list[Record]:
+        """The first records of the whole journal, in the order of writing."""
+        rows = self.query("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
+        return [Record.from_json(json.loads(body)) for (body,) in rows]
+
+    def open_target(self, tracker: str, *, owned: bool, anew: bool = False) -> Target:
         """Where a tracker's rows go: the run of our own that an earlier attempt opened, else a new entry.
 
         Args:
             tracker: the tracker's name.
             owned: True for a run of our own, which later attempts continue; False for one that the trainer or the
                 user opened, which belongs to this attempt.
+            anew: make a new entry in any case.
         """
         known = [target for target in self.targets() if target.owned and target.tracker == tracker]
-        if owned and known:
+        if owned and known and not anew:
             return known[-1]
         identifier = self._insert("target (tracker, attempt, owned)", (tracker, self.attempt, int(owned)))
         return Target(self, identifier, tracker, owned, self.attempt, None)
@@ -113,7 +118,9 @@ class Journal:
     def insert_all(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Adds rows that may be there already, in one transaction."""
         self._check_process()
-        marks = ", ".join("?" * len(rows[0])) if rows else ""
+        if not rows:
+            return
+        marks = ", ".join("?" * len(rows[0]))
         with self._mutex:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -188,6 +195,7 @@ def _lock(path: Path) -> Callable[[], None]:
     except BlockingIOError as error:
         release()
         msg = f"another process writes {path.parent}; give each run an output directory of its own"
+        msg += ", and deliver from a journal when its training has ended"
         raise JournalError(msg) from error
     except OSError:  # a file system without locks
         pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ratioscope.record import Record
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ratioscope.journal import Journal
 
 _MISSING = """
-FROM record WHERE id > ? AND (? OR attempt = ?)
+WHERE id > ? AND (? OR attempt = ?)
 AND NOT EXISTS (SELECT 1 FROM delivery WHERE target = ? AND record = record.id)
 """
 
@@ -41,16 +41,19 @@ class Target:
     attempt: int
     identity: Mapping[str, str] | None
     _all_before: int = 0
+    _held: list[int] = field(default_factory=list)
 
     def missing(self, limit: int) -> list[tuple[int, Record]]:
         """The oldest records that the run does not have, with their ids."""
-        sql = f"SELECT id, body {_MISSING} ORDER BY id LIMIT ?"
+        sql = f"SELECT id, body FROM record {_MISSING} ORDER BY id LIMIT ?"
         rows = self.journal.query(sql, (*self._scope(), limit))
         return [(identifier, Record.from_json(json.loads(body))) for identifier, body in rows]
 
     def count_missing(self) -> int:
         """How many records the run does not have."""
-        return int(self.journal.query(f"SELECT COUNT(*) {_MISSING}", self._scope())[0][0])
+        # The index has all that is asked for; the table itself is fat and takes fifty times as long to walk.
+        sql = f"SELECT COUNT(*) FROM record INDEXED BY record_step {_MISSING}"
+        return int(self.journal.query(sql, self._scope())[0][0])
 
     def mark(self, records: Sequence[int], *, oldest_first: bool = False) -> None:
         """Notes that the run has these records, in one transaction.
@@ -63,6 +66,21 @@ class Target:
         if oldest_first and records:
             self._all_before = max(records)
 
+    def hold(self, records: Sequence[int]) -> None:
+        """Takes the first of ``missing`` as received for now; only ``settle`` notes it."""
+        self._held += records
+        self._all_before = max(records)
+
+    def settle(self) -> None:
+        """Notes what was held: the run has it."""
+        held, self._held = self._held, []
+        self.mark(held)
+
+    def release(self) -> None:
+        """Takes what was held as missing: nobody knows how much of it the run has."""
+        if self._held:
+            self._held, self._all_before = [], 0
+
     def reset(self, received: int) -> None:
         """Believes the run itself: it has the first ``received`` records, in the order of writing, and no other."""
         scope = (self.owned, self.attempt)
@@ -70,7 +88,7 @@ class Target:
             "SELECT id FROM record WHERE (? OR attempt = ?) ORDER BY id LIMIT ?", (*map(int, scope), received)
         )
         self.journal.query("DELETE FROM delivery WHERE target = ?", (self.id,))
-        self._all_before = 0
+        self._held, self._all_before = [], 0
         self.mark([identifier for (identifier,) in rows], oldest_first=True)
 
     def identify(self, identity: Mapping[str, str]) -> None:

@@ -32,6 +32,8 @@ class Record:
         world_size: number of ranks that were merged.
         events: messages about this window, such as an observation that failed.
         logs: the trainer's own log of this step, where it is relayed.
+        health: what recording itself costs and how delivery stands, by full key: ``ratioscope/overhead/flush_ms`` of
+            the flush before, ``ratioscope/delivery/<tracker>/{queued,delivered,failed}``.
         definitions: version of the metric definitions the scalars follow.
     """
 
@@ -43,6 +45,7 @@ class Record:
     world_size: int = 1
     events: tuple[str, ...] = ()
     logs: Mapping[str, float] = field(default_factory=dict)
+    health: Mapping[str, float] = field(default_factory=dict)
     definitions: int = field(default=DEFINITIONS_VERSION)
 
     @property
@@ -68,6 +71,7 @@ class Record:
             "events": list(self.events),
             "correction": None if self.correction is None else self.correction.to_json(),
             "logs": dict(self.logs),
+            "health": dict(self.health),
             "scalars": {key: value for key, value in self.scalars.items() if math.isfinite(value)},
             "state": state,
         }
@@ -85,5 +89,6 @@ class Record:
             world_size=data["world_size"],
             events=tuple(data["events"]),
             logs=data["logs"],
+            health=data["health"],
             definitions=data["definitions"],
         )

@@ -85,6 +85,8 @@ class Recorder:
         self._windows = Windows()
         self._fanout: Fanout | None = None
         self._journal: Journal | None = None
+        self._merge_s = 0.0
+        self._flush_ms: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -209,28 +211,28 @@ class Recorder:
             The record, the same on every rank but for its time; None if no rank observed anything.
         """
         record = self.merge(step=step, split=split)
-        if record is not None:
-            self.write(record)
-        return record
+        return None if record is None else self.write(record)
 
     def merge(self, *, step: int, split: str = "train") -> Record | None:
         """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
+        start = time.perf_counter()
         window = self._windows.take(split, self.correction)
         with self.incidents.guard("merging ranks"):
             summary = all_merge(window, group=self._group)
             failures = summary.count("errors")
             if not failures and not summary.maxima[-1]:
                 return None
-            events = tuple(self._events(summary))
-            return Record(
+            record = Record(
                 step=step,
                 split=split,
                 time=time.time(),
                 scalars=summary.metrics(),
                 summary=summary,
                 world_size=world_size(self._group),
-                events=events,
+                events=tuple(self._events(summary)),
             )
+            self._merge_s = time.perf_counter() - start
+            return record
         return None
 
     def relay(self, logs: Mapping[str, Any], *, step: int, split: str = "train", record: Record | None = None) -> None:
@@ -249,16 +251,29 @@ class Recorder:
             finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
             self.write(replace(record, logs=finite))
 
-    def write(self, record: Record) -> None:
-        """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises."""
+    def write(self, record: Record) -> Record:
+        """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises.
+
+        Returns:
+            The record as it was kept, with how delivery stands.
+        """
+        start = time.perf_counter()
         self.open()
+        if self._fanout is None:
+            return record
+        atexit.unregister(self.close)  # the newest hook runs first: before that of a tracker which was imported since
+        atexit.register(self.close)
+        with self.incidents.guard("delivery counts"):
+            overhead = {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
+            record = replace(record, health=overhead | self._fanout.health())
         identifier = None
         if self._journal is not None:
             with self.incidents.guard("journal"):
                 identifier = self._journal.append(record)
-        if self._fanout is not None:
-            with self.incidents.guard("writing a record"):
-                self._fanout.write(record, identifier=identifier)
+        with self.incidents.guard("writing a record"):
+            self._fanout.write(record, identifier=identifier)
+        self._flush_ms = 1000.0 * (self._merge_s + time.perf_counter() - start)
+        return record
 
     def close(self) -> None:
         """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""

@@ -1,29 +1,33 @@
 """W&B: histograms and scalars in the trainer's own row, the config under ``ratioscope``.
 
-Requires ``wandb``. Nothing is ever logged with ``step=``: W&B drops a row whose step is behind its own count, so the
+Requires ``wandb``. ``run.log`` only hands a row to W&B's own process, which uploads it some time later, so a row of a
+run of our own counts as delivered when the run was finished, or when W&B itself says that it has it. Nothing is ever logged with ``step=``: W&B drops a row whose step is behind its own count, so the
 step of the trainer travels as ``train/global_step``, the axis that transformers' own callback defines.
 """
 
 from __future__ import annotations
 
-import logging
 import os
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.trackers.base import grouped
+from ratioscope_integrations.trackers.wandb_service import bound_exit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import wandb
 
     from ratioscope.trackers.base import Row, RunContext
 
 STEP_KEY = "train/global_step"
 """The x-axis of transformers' ``WandbCallback``."""
-FINISH_TIMEOUT_S = 8.0
-"""How long ``close`` waits for the upload of a run of our own; W&B itself sets no limit."""
-
-_logger = logging.getLogger("ratioscope")
+ROWS_BEFORE = "rows_before"
+"""In a run's identity: how many rows it had when we first opened it."""
+INIT_TIMEOUT_S = 30.0
+"""How long W&B may try to open a run of our own before the delivery thread starts over; W&B's own limit is 90 s."""
 
 
 class WandbTracker:
@@ -39,7 +43,13 @@ class WandbTracker:
         self._run: wandb.Run | None = None
         self._owned = False
         self._place = "no run yet"
+        self.identity: Mapping[str, str] | None = None
         self.received: int | None = None
+
+    @property
+    def buffers(self) -> bool:
+        """Whether rows are only handed to W&B's process so far; offline that is all there is to do."""
+        return self._owned and self._run is not None and not self._run.offline and not self._run.disabled
 
     def open(self, run: RunContext) -> bool:
         """Attaches to the live run; where neither trainer nor user opened one, ``connect`` will.
@@ -56,19 +66,28 @@ class WandbTracker:
         self._owned = live is None
         if live is not None:
             self._attach(live, run)
+            self.identity = {"run_id": live.id, "project": live.project}
+        else:
+            self.identity = run.identity or _new_identity()
         return True
 
     def connect(self) -> dict[str, str]:
-        """Opens a run of our own in project ``WANDB_PROJECT``, or continues the one of an earlier process.
+        """Opens a run of our own in project ``WANDB_PROJECT``, or continues the one of an earlier process or try.
 
-        W&B tells how many rows a continued run has, which is then believed; offline it cannot.
+        The run's id is chosen before, so that an answer which got lost leaves no second run. W&B tells how many rows
+        a continued run has, which is then believed; offline it cannot.
         """
-        if self._run is None and self._context is not None:
-            run = _start(self._context)
-            if run.resumed and not run.offline:
-                self.received = run.starting_step
+        if self._run is None and self._context is not None and self.identity is not None:
+            run = _start(self._context, self.identity)
+            before = self.identity.get(ROWS_BEFORE)
+            if run.offline or run.disabled:
+                pass
+            elif before is not None:
+                self.received = run.starting_step - int(before)
+            elif self._context.identity is None:  # the run that WANDB_RUN_ID names
+                self.identity = {**self.identity, ROWS_BEFORE: str(run.starting_step)}
             self._attach(run, self._context)
-        return {} if self._run is None else {"run_id": self._run.id, "project": self._run.project}
+        return dict(self.identity or {})
 
     def write(self, row: Row) -> None:
         """Sends one window as one row, or as part of the row that the trainer's callback is about to log."""
@@ -87,10 +106,14 @@ class WandbTracker:
             self._run.log({**data, STEP_KEY: row.step})
 
     def close(self) -> None:
-        """Finishes the run if it is ours; any other is left as it is."""
+        """Finishes the run if it is ours; any other is left as it is.
+
+        Raises:
+            TimeoutError: if not everything was uploaded in the time there was; W&B may have any part of it.
+        """
         run, self._run = self._run, None
-        if run is not None and self._owned:
-            _finish(run)
+        if run is not None and self._owned and self._context is not None:
+            _finish(run, self._context.patience)
 
     def where(self) -> str:
         """The run's address, or the folder of an offline run."""
@@ -103,18 +126,31 @@ class WandbTracker:
         config.update({"ratioscope": dict(context.config)}, allow_val_change=True)
 
 
-def _start(run: RunContext) -> wandb.Run:
+def _new_identity() -> dict[str, str]:
+    project = os.environ.get("WANDB_PROJECT") or "ratioscope"
+    if given := os.environ.get("WANDB_RUN_ID"):
+        return {"run_id": given, "project": project}
+    return {"run_id": secrets.token_hex(4), "project": project, ROWS_BEFORE: "0"}
+
+
+def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
     import wandb
 
     if run.output_dir is not None:
         run.output_dir.mkdir(parents=True, exist_ok=True)
-    known = run.identity or {}
+    wandb.setup()
+    bound_exit(identity["run_id"])
+    settings = wandb.Settings(init_timeout=INIT_TIMEOUT_S)
+    if hasattr(settings, "finish_timeout"):  # since 0.27
+        settings.finish_timeout = run.patience
+        settings.finish_timeout_raises = True
     started = wandb.init(
-        project=known.get("project") or os.environ.get("WANDB_PROJECT") or "ratioscope",
-        id=known.get("run_id") or os.environ.get("WANDB_RUN_ID") or None,
+        project=identity.get("project"),
+        id=identity["run_id"],
         resume="allow",
         name=run.run_name,
         dir=run.output_dir,
+        settings=settings,
     )
     started.define_metric(STEP_KEY)
     started.define_metric("*", step_metric=STEP_KEY, step_sync=True)
@@ -130,8 +166,8 @@ def _place(run: wandb.Run) -> str:
     return str(run.url)
 
 
-def _finish(run: wandb.Run) -> None:
-    """Finishes a run on a thread of its own, because a server that stays away would hold the caller for good."""
+def _finish(run: wandb.Run, patience: float) -> None:
+    """Finishes a run on a thread of its own, because a server that stays away may hold the caller for good."""
     failures: list[Exception] = []
 
     def finish() -> None:
@@ -142,8 +178,9 @@ def _finish(run: wandb.Run) -> None:
 
     thread = threading.Thread(target=finish, name="ratioscope-wandb-finish", daemon=True)
     thread.start()
-    thread.join(FINISH_TIMEOUT_S)
-    if thread.is_alive():
-        _logger.warning("W&B still uploads the run after %.0f s; it goes on in the background", FINISH_TIMEOUT_S)
-    if failures:
+    thread.join(patience + 0.5)  # W&B itself gives up after the patience, if it is new enough
+    if failures and not isinstance(failures[0], TimeoutError):
         raise failures[0]
+    if failures or thread.is_alive():
+        msg = f"the server had not taken all of the run {patience:g} s after its end"
+        raise TimeoutError(msg)

@@ -172,7 +172,11 @@ class RatioscopeCallback(TrainerCallback):
                     self.recorder.write(record)
         result = original(logs, *args, **kwargs)
         if self._relays:
-            self.recorder.relay(logs, step=self._trainer.state.global_step, split=split, record=record)
+            with self.recorder.incidents.guard("relaying a log"):
+                relayed = reading.relayed(self._trainer)
+                if record is None:  # the model may still be in evaluation mode when the training's totals are logged
+                    split = "eval" if any(key.startswith("eval_") for key in relayed) else "train"
+                self.recorder.relay(relayed, step=self._trainer.state.global_step, split=split, record=record)
         return result
 
     def _split(self) -> str:

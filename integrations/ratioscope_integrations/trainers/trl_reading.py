@@ -61,6 +61,19 @@ def headline(record: Record) -> dict[str, float]:
     return {prefix + key: value for key, value in record.scalars.items() if key in wanted}
 
 
+def relayed(trainer: Any) -> dict[str, Any]:
+    """The log that the trainer has just made, complete: callbacks take entries out of the one that passes them.
+
+    The epoch stands in every log, also where there are several at one step; it is kept in that of the loss alone, so
+    that a tracker has one point of it at a step.
+    """
+    row = dict(trainer.state.log_history[-1])
+    del row["step"]
+    if "loss" not in row:
+        row.pop("epoch", None)
+    return row
+
+
 def why_absent(trainer: Any, train: object, rollout: object) -> str:
     """One clear message for a batch without a ratio."""
     args, kind = trainer.args, type(trainer).__name__

@@ -24,6 +24,7 @@ class RunContext:
         reporter: the trainer's own callback for this backend; None where the trainer does not report there,
             so that the tracker attaches to a live run of the process or opens one.
         identity: what ``connect`` returned when an earlier process opened this run; None for a new run.
+        patience: seconds that ``close`` may wait for an upload of a run of our own.
         ours: False if the run that ``identity`` names was opened by a trainer or user, and is theirs to end.
     """
 
@@ -33,6 +34,7 @@ class RunContext:
     reporter: object | None = None
     identity: Mapping[str, str] | None = None
     ours: bool = True
+    patience: float = 8.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,10 @@ class Tracker(Protocol):
 
     * ``connect() -> Mapping[str, str]``: called on the delivery thread before the first ``write``; opens the run, may
       wait for a network, and returns what is needed to find the run again (``RunContext.identity`` of a later process).
+    * ``identity``: what ``connect`` will return, as far as it is known after ``open``; it is kept before the run is
+      opened, so that a process that is broken off meanwhile leaves no second run behind.
+    * ``buffers: bool``: True if ``write`` only hands rows on, so that they are not delivered until ``close`` returned
+      without an error, or ``received`` says so.
     * ``received: int | None``: after ``connect``, how many rows the run already has, for a backend that can tell.
     * ``write_many(rows)``: sends rows that waited together; sending them again after a failure must do no harm.
     * ``merges: bool``: True if a row becomes part of the reporter's own, so that it cannot be sent in the background

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,10 @@ class Background:
         self._timeout = timeout
         self._loose: deque[Row] = deque(maxlen=capacity)
         self._connected = False
+        self._known = 0 if supply is None else supply.target.count_missing()
+        self._taken = 0
+        self._deadline: float | None = None
+        self._abandoned = False
         self._news = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"ratioscope-{tracker.name}", daemon=True)
@@ -96,27 +101,46 @@ class Background:
         self._loose.append(row)
         self._news.set()
 
-    def wake(self) -> None:
-        """Says that the journal has something new."""
+    def wake(self, records: int = 0) -> None:
+        """Says that the journal has so many new records."""
+        self._known += records
         self._news.set()
 
+    def queued(self) -> int:
+        """Rows that the tracker has not taken yet, without a look into the journal."""
+        return len(self._loose) + max(0, self._known - self._taken)
+
     def waiting(self) -> int:
-        """Rows that the tracker has not taken yet."""
+        """The same, counted in the journal."""
         return len(self._loose) + (0 if self._supply is None else self._supply.target.count_missing())
+
+    def finish(self) -> None:
+        """Tells the thread that no more is to come; from now on the timeout of ``close`` runs."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._timeout
+        self._closing.set()
+        self._news.set()
 
     def close(self) -> None:
         """Lets the thread finish, for at most the timeout, and says what is left."""
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             return
-        self._closing.set()
-        self._news.set()
-        self._thread.join(self._timeout)
-        if self._thread.is_alive():
-            waiting = self.waiting()
+        self.finish()
+        assert self._deadline is not None
+        self._thread.join(max(0.0, self._deadline - time.monotonic()))
+        self._abandoned = self._thread.is_alive()
+        if self._abandoned and self._supply is not None:
+            self._supply.target.release()
+        waiting = self.waiting()
+        if self._abandoned:
             self._incidents.report(
                 f"{self.name} did not finish",
                 f"{self.name} had not taken everything {self._timeout:g} s after the end; {waiting} rows were left"
                 + self._remedy(),
+            )
+        elif waiting:
+            self._incidents.report(
+                f"{self.name} is incomplete", f"{self.name} has not taken {waiting} rows" + self._remedy()
             )
 
     def where(self) -> str:
@@ -147,16 +171,28 @@ class Background:
             if self._closing.is_set() and not self._news.is_set():
                 break
         with self._incidents.guard(f"{self.name} close"):
+            self.end()
+
+    def end(self) -> None:
+        """Closes the tracker, after which what it only buffered is delivered, or not."""
+        try:
             self._tracker.close()
+        except BaseException:
+            if self._supply is not None:
+                self._supply.target.release()
+            raise
+        if self._supply is not None:
+            self._supply.target.settle()
 
     def _drain(self) -> bool:
         """Sends everything; False if the tracker failed."""
         failure = f"{self.name} write"
         sent = False
         with self._incidents.guard(failure):
-            self._connect()
-            while self.send_batch():
-                pass
+            if self._loose or (self._supply and self._supply.target.missing(1)):  # no run is opened for nothing
+                self._connect()
+                while not self._abandoned and self.send_batch():
+                    pass
             sent = True
         if not sent:
             self.failed += 1
@@ -166,27 +202,24 @@ class Background:
         connect: Any = getattr(self._tracker, "connect", None)
         if self._connected or connect is None:
             return
+        planned: Mapping[str, str] | None = getattr(self._tracker, "identity", None)
+        if self._supply is not None and planned is not None:
+            self._supply.target.identify(planned)
         identity: Mapping[str, str] | None = connect()
         if self._supply is not None and identity is not None:
             self._supply.target.identify(identity)
             received: int | None = getattr(self._tracker, "received", None)
             if received is not None and self._supply.target.owned:
+                before = self._supply.target.count_missing()
                 self._supply.target.reset(received)
+                self._taken -= self._supply.target.count_missing() - before
         self._connected = True
 
     def send_batch(self) -> bool:
         """Sends the oldest rows; False if there were none."""
         numbered = [] if self._supply is None else self._supply.take(BATCH)
         if numbered and self._supply is not None:
-            write_many: Any = getattr(self._tracker, "write_many", None)
-            if write_many is not None:
-                write_many([row for _, row in numbered])
-                self._supply.target.mark([identifier for identifier, _ in numbered], oldest_first=True)
-            else:
-                for identifier, row in numbered:
-                    self._tracker.write(row)
-                    self._supply.target.mark([identifier], oldest_first=True)
-            self.delivered += len(numbered)
+            self._send_numbered(self._supply.target, numbered)
             return True
         if not self._loose:
             return False
@@ -196,3 +229,22 @@ class Background:
         if self._loose and self._loose[0] is row:
             self._loose.popleft()
         return True
+
+    def _send_numbered(self, target: Target, numbered: list[tuple[int, Row]]) -> None:
+        write_many: Any = getattr(self._tracker, "write_many", None)
+        if write_many is not None:
+            write_many([row for _, row in numbered])
+            target.mark([identifier for identifier, _ in numbered], oldest_first=True)
+            self._count(len(numbered))
+            return
+        for identifier, row in numbered:
+            self._tracker.write(row)
+            if getattr(self._tracker, "buffers", False):
+                target.hold([identifier])
+            else:
+                target.mark([identifier], oldest_first=True)
+            self._count(1)
+
+    def _count(self, rows: int) -> None:
+        self.delivered += rows
+        self._taken += rows

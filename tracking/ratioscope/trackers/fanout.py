@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ class _Sink:
     run: RunContext
     target: Target | None
     opened: bool = False
+    delivered: int = 0
+    failed: int = 0
     waiting: deque[tuple[int | None, Row]] = field(default_factory=lambda: deque(maxlen=64))
 
     @property
@@ -58,16 +61,24 @@ class Fanout:
         journal: Journal | None = None,
     ) -> None:
         self._incidents = incidents
+        self._pid = os.getpid()
         self._rows = RowMaker(detail)
+        if journal is not None:
+            with incidents.guard("journal"):
+                self._rows.follow(journal.first_records())
         self._sinks = [self._sink(tracker, run, (reporters or {}).get(tracker.name), journal) for tracker in trackers]
 
     def open(self) -> None:
         """Opens what is not open yet. Call it again whenever the trainer may have opened its runs."""
+        if os.getpid() != self._pid:  # a forked child has none of our threads and shares the backends' sockets
+            return
         for sink in self._sinks:
             if not sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} open"):
                     sink.opened = sink.tracker.open(sink.run)
                     self._identify(sink)
+                if sink.opened and isinstance(sink.tracker, Background):
+                    sink.tracker.wake()
             while sink.opened and sink.waiting:
                 self._write(sink, *sink.waiting.popleft())
 
@@ -78,9 +89,11 @@ class Fanout:
             record: the window.
             identifier: its id in the journal; None if it is not there.
         """
+        if os.getpid() != self._pid:
+            return
         for sink in self._sinks:
-            if sink.opened and identifier is not None and isinstance(sink.tracker, Background):
-                sink.tracker.wake()
+            if identifier is not None and isinstance(sink.tracker, Background):
+                sink.tracker.wake(1)
                 continue
             row = self._rows.make(record, reported=sink.reported)
             if sink.opened:
@@ -88,15 +101,30 @@ class Fanout:
             else:
                 self._wait(sink, identifier, row)
 
+    def health(self) -> dict[str, float]:
+        """How delivery stands: rows queued and delivered, and attempts that failed, for each tracker."""
+        state: dict[str, float] = {}
+        for sink in self._sinks:
+            served = sink.tracker if isinstance(sink.tracker, Background) else sink
+            queued = served.queued() if isinstance(served, Background) else len(served.waiting)
+            at = f"ratioscope/delivery/{sink.tracker.name}"
+            state |= {f"{at}/queued": queued, f"{at}/delivered": served.delivered, f"{at}/failed": served.failed}
+        return state
+
     def close(self) -> None:
-        """Closes every tracker, each on its own."""
+        """Closes every tracker, each on its own; all that are slow are waited for at the same time."""
+        if os.getpid() != self._pid:
+            return
         self.open()
+        for sink in self._sinks:
+            if sink.opened and isinstance(sink.tracker, Background):
+                sink.tracker.finish()
         for sink in self._sinks:
             if sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} close"):
                     sink.tracker.close()
-            elif sink.waiting:
-                name, rows = sink.tracker.name, len(sink.waiting)
+            elif rows := self._unsent(sink):
+                name = sink.tracker.name
                 self._incidents.report(f"{name} never opened", f"{name} never had a run; {rows} rows were not sent")
 
     def where(self) -> list[str]:
@@ -128,6 +156,13 @@ class Fanout:
         if sink.opened and sink.target is not None and connect is not None:
             sink.target.identify(connect())
 
+    def _unsent(self, sink: _Sink) -> int:
+        """Rows of a tracker that was never opened."""
+        if sink.target is not None:
+            with self._incidents.guard("journal"):
+                return sink.target.count_missing()
+        return len(sink.waiting)
+
     def _wait(self, sink: _Sink, identifier: int | None, row: Row) -> None:
         if len(sink.waiting) == sink.waiting.maxlen:
             name = sink.tracker.name
@@ -135,10 +170,10 @@ class Fanout:
         sink.waiting.append((identifier, row))
 
     def _write(self, sink: _Sink, identifier: int | None, row: Row) -> None:
-        if identifier is not None and isinstance(sink.tracker, Background):
-            sink.tracker.wake()
-            return
+        sink.failed += 1
         with self._incidents.guard(f"{sink.tracker.name} write"):
             sink.tracker.write(row)
+            sink.failed -= 1
+            sink.delivered += 1
             if identifier is not None and sink.target is not None:
                 sink.target.mark([identifier])

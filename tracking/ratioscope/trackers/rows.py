@@ -9,6 +9,8 @@ from ratioscope.histogram import even_bins, view_exponent
 from ratioscope.trackers.base import Row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ratioscope.histogram import Bins
     from ratioscope.record import Record
 
@@ -25,7 +27,13 @@ class RowMaker:
 
     def __init__(self, detail: str = "standard") -> None:
         self._wanted, self._carried = metrics.keys(detail), metrics.keys("headline")
+        self._complete = detail == "full"
         self._exponents: dict[str, int] = {}
+
+    def follow(self, records: Iterable[Record]) -> None:
+        """Chooses the widths that were chosen when these records, the run's first, were sent."""
+        for record in records:
+            self.bins(record)
 
     def make(self, record: Record, *, reported: bool = False) -> Row:
         """One row.
@@ -36,8 +44,10 @@ class RowMaker:
                 is where the record's own ``logs`` carry it.
         """
         prefix = "" if record.split == "train" else f"{record.split}/"
+        health = record.health if self._complete else {}
         wanted = self._wanted - self._carried if reported or record.logs else self._wanted
         scalars = {prefix + key: value for key, value in record.scalars.items() if key in wanted}
+        scalars |= {prefix + key: value for key, value in health.items()}
         bins = self.bins(record, prefix)
         return Row(record.step, record.split, record.time, scalars, bins, record, record.logs)
 
