@@ -112,6 +112,42 @@ class Together(OneByOne):
             self.server.receive(self._id, row)
 
 
+class Buffering(OneByOne):
+    """A background tracker that keeps rows until its end, chooses its run's id itself, and can count what it has."""
+
+    buffers = True
+
+    def __init__(self, server: Server, name: str = "fake") -> None:
+        super().__init__(server, name)
+        self.identity: dict[str, str] | None = None
+        self.received: int | None = None
+        self._kept: list[rs.Row] = []
+
+    def open(self, run: RunContext) -> bool:
+        """Chooses the id."""
+        self.identity = dict(run.identity or {"run_id": f"chosen-{self.name}"})
+        return super().open(run)
+
+    def connect(self) -> dict[str, str]:
+        """Opens the run, and says how much it has."""
+        assert self.identity is not None
+        self.server.call()
+        self._id = self.identity["run_id"]
+        self.received = len(self.server.runs.setdefault(self._id, []))
+        return self.identity
+
+    def write(self, row: rs.Row) -> None:
+        """Keeps a row."""
+        self._kept.append(row)
+
+    def close(self) -> None:
+        """Sends what was kept, if the server lets it."""
+        super().close()
+        self.server.call()
+        for row in self._kept:
+            self.server.receive(self._id, row)
+
+
 def register(monkeypatch: pytest.MonkeyPatch, *trackers: Any) -> None:
     """Makes exactly these trackers known by name; asking for one gives the object itself."""
     known = {tracker.name: tracker for tracker in trackers}

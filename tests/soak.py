@@ -66,6 +66,12 @@ def resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def _wait_for(backends: list[Backend], rows: int) -> None:
+    deadline = time.monotonic() + 30
+    while any(backend.rows < rows for backend in backends) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def main(folder: Path, flushes: int) -> dict[str, Any]:
     """Runs it; memory and threads are looked at ten times in each half."""
     torch.set_num_threads(1)
@@ -77,6 +83,7 @@ def main(folder: Path, flushes: int) -> dict[str, Any]:
     start = time.monotonic()
     for step in range(1, flushes + 1):
         if step == flushes // 2:
+            _wait_for([failing, hanging], step - 1)
             failing.fails = hanging.hangs = True
         recorder.observe(train, rollout, mask)
         before = time.perf_counter()

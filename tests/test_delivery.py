@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import ratioscope as rs
 from ratioscope.incidents import Incidents
@@ -17,7 +19,7 @@ from ratioscope.trackers import delivery
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.delivery import BATCH, Background
 from ratioscope.trackers.fanout import Fanout
-from tests.fake_trackers import RECORDS, OneByOne, Server, Together, register
+from tests.fake_trackers import RECORDS, Buffering, OneByOne, Server, Together, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +30,8 @@ KINDS = pytest.mark.parametrize("kind", [OneByOne, Together])
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tracker that failed is tried again soon."""
+    """A tracker that failed is tried again soon, and one that did not gets its next rows soon."""
+    monkeypatch.setattr(delivery, "PAUSE_S", 0.002)
     monkeypatch.setattr(delivery, "FIRST_DELAY_S", 0.005)
     monkeypatch.setattr(delivery, "LONGEST_DELAY_S", 0.02)
 
@@ -335,6 +338,47 @@ def test_a_run_that_can_count_is_believed(tmp_path: Path, server: Server) -> Non
     assert server.runs == {"run-1": [1, 2, 3, 4, 5]}
 
 
+def test_what_is_only_buffered_counts_at_the_end(tmp_path: Path, server: Server) -> None:
+    """Rows that a tracker only hands on are not noted as delivered before it has closed without an error."""
+    run = Run(tmp_path, Buffering(server))
+    run.write(1, 2, 3)
+    eventually(lambda: run.served["fake"].delivered == 3)
+    assert run.journal.query("SELECT COUNT(*) FROM delivery") == [(0,)]
+    run.close()
+    assert server.runs == {"chosen-fake": [1, 2, 3]}
+    with Journal(tmp_path, config=None) as journal:
+        assert [target.count_missing() for target in journal.targets()] == [0]
+
+
+@pytest.mark.parametrize("arrived", [0, 2, 3], ids=["nothing", "a part", "everything"])
+def test_a_buffer_that_was_lost_is_sent_again(
+    tmp_path: Path, server: Server, arrived: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the last upload failed nobody knows what arrived: all is missing until the run itself is asked."""
+    run = Run(tmp_path, Buffering(server))
+    run.write(1, 2, 3)
+    eventually(lambda: run.served["fake"].delivered == 3)
+    server.failures = 1
+    with caplog.at_level(logging.WARNING, logger="ratioscope"):
+        run.close()
+    assert "has not taken 3 rows" in caplog.text
+    server.runs["chosen-fake"] += range(1, arrived + 1)
+    second = Run(tmp_path, Buffering(server))
+    second.write(4)
+    second.close()
+    assert server.runs == {"chosen-fake": [1, 2, 3, 4]}
+
+
+def test_a_run_is_known_before_it_is_opened(tmp_path: Path, server: Server) -> None:
+    """An id that the tracker chose is kept before the backend hears of it, so that no second run can appear."""
+    server.hangs = True
+    run = Run(tmp_path, Buffering(server), close_s=0.1)
+    run.write(1)
+    assert server.waiting.wait(10)
+    assert [target.identity for target in run.journal.targets()] == [{"run_id": "chosen-fake"}]
+    run.close()
+
+
 def test_reset_is_what_missing_says(tmp_path: Path) -> None:
     """Reset forgets every mark and takes the first records as received, in the order of writing."""
     with Journal(tmp_path, config={}) as journal:
@@ -363,14 +407,9 @@ def test_marks_may_have_gaps(tmp_path: Path) -> None:
 
 def test_bins_stay_over_attempts(tmp_path: Path, server: Server) -> None:
     """A later attempt keeps the widths that the journal's first record gave, whatever its own first record is."""
-    narrow = record(1)
-    rollout = rs.RatioSummary.empty()
-    assert narrow.summary != rollout
     first = Run(tmp_path, Together(server))
     first.write(1)
     first.close()
-    import torch
-
     logps = -torch.rand(4, 16) - 0.1
     wide = rs.summarize(logps + 3 * torch.randn(4, 16), logps, torch.ones(4, 16))
     second = Run(tmp_path, Together(server))
@@ -396,8 +435,6 @@ def test_no_thread_is_left(tmp_path: Path, server: Server, monkeypatch: pytest.M
 
 def test_a_forked_child_leaves_the_trackers_alone(tmp_path: Path, server: Server) -> None:
     """A child process that closes what it inherited neither writes to a backend nor closes it."""
-    import os
-
     run = Run(tmp_path, Inline(server))
     run.write(1)
     child = os.fork()

@@ -23,7 +23,7 @@ from ratioscope.journal_schema import FILE, JournalError
 from ratioscope.metrics import keys
 from ratioscope.sync import sync
 from ratioscope.trackers import delivery
-from tests.fake_trackers import OneByOne, Server, Together, register
+from tests.fake_trackers import Buffering, OneByOne, Server, Together, register
 from tests.readback import read_mlflow, read_mlflow_artifact, read_tensorboard, read_wandb
 
 if TYPE_CHECKING:
@@ -196,14 +196,32 @@ def test_a_broken_delivery_goes_on_from_there(
     server = Server(breaks_at=3)
     register(monkeypatch, kind(server))
     assert main(["sync", str(run), "--to", "fake"]) == 1
-    assert capsys.readouterr().err == (
-        "ratioscope: ConnectionError: the server broke at 3 "
-        "(2 rows were delivered before; the same command goes on from there)\n"
-    )
+    assert capsys.readouterr().err == "ratioscope: ConnectionError: the server broke at 3\n"
     assert server.closed == 1
     server.breaks_at = None
     assert sync(run) == {"fake": 4}
     assert server.runs == {"run-1": [1, 2, 3, 4, 5, 5]}
+
+
+def test_a_last_upload_that_fails_is_no_delivery(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a tracker that buffers cannot end its run, the call fails, and the next one asks the run what it has."""
+    server = Server()
+    register(monkeypatch, Buffering(server))
+    with monkeypatch.context() as patched:
+        patched.setattr(Server, "receive", _refuse)
+        assert main(["sync", str(run), "--to", "fake"]) == 1
+    assert capsys.readouterr().err == "ratioscope: ConnectionError: refused\n"
+    server.runs["chosen-fake"] = [1, 2]
+    register(monkeypatch, Buffering(server))
+    assert sync(run) == {"fake": 4}
+    assert server.runs == {"chosen-fake": [1, 2, 3, 4, 5, 5]}
+
+
+def _refuse(*_: Any) -> None:
+    msg = "refused"
+    raise ConnectionError(msg)
 
 
 def test_what_training_could_not_deliver(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,24 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sync(arguments: argparse.Namespace) -> int:
     from ratioscope.sync import sync
 
-    heard: dict[int, int] = {}
     try:
         with _bar() as bar:
-
-            def progress(target: Target, *, delivered: int, missing: int) -> None:
-                heard[target.id] = delivered
-                if bar is not None:
-                    bar(target, delivered=delivered, missing=missing)
-
-            delivered = sync(
-                arguments.path, to=arguments.to, run=arguments.run, detail=arguments.detail, progress=progress
-            )
+            delivered = sync(arguments.path, to=arguments.to, run=arguments.run, detail=arguments.detail, progress=bar)
     except (Exception, KeyboardInterrupt) as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         text = "interrupted" if interrupted else f"{type(error).__name__}: {' '.join(str(error).split())}"
-        rows = sum(heard.values())
-        after = f" ({rows} rows were delivered before; the same command goes on from there)" if rows else ""
-        print(f"ratioscope: {text}{after}", file=sys.stderr)
+        print(f"ratioscope: {text}", file=sys.stderr)
         return _INTERRUPTED if interrupted else 1
     if not any(delivered.values()):
         print("Nothing is missing.")

@@ -194,8 +194,10 @@ def _lock(path: Path) -> Callable[[], None]:
         fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         release()
-        msg = f"another process writes {path.parent}; give each run an output directory of its own"
-        msg += ", and deliver from a journal when its training has ended"
+        msg = (
+            f"another process writes {path.parent}; give each run an output directory of its own, "
+            "and deliver from a journal when its training has ended"
+        )
         raise JournalError(msg) from error
     except OSError:  # a file system without locks
         pass

@@ -72,9 +72,9 @@ class Target:
         self._all_before = max(records)
 
     def settle(self) -> None:
-        """Notes what was held: the run has it."""
-        held, self._held = self._held, []
-        self.mark(held)
+        """Notes what was held: the run has it. Where that cannot be written it is still held."""
+        self.mark(self._held)
+        self._held = []
 
     def release(self) -> None:
         """Takes what was held as missing: nobody knows how much of it the run has."""

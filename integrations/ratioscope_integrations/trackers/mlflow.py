@@ -13,13 +13,13 @@ import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit, urlunsplit
 
 from ratioscope_integrations.history import Cadence, History
 from ratioscope_integrations.trackers.mlflow_config import clean_name, log_config
+from ratioscope_integrations.trackers.mlflow_place import experiment_id, public_uri, uri_is_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mlflow import MlflowClient
     from mlflow.entities import Metric
@@ -74,7 +74,7 @@ class MlflowTracker:
         self._uri = mlflow.get_tracking_uri()
         if live is not None:
             self._run_id, self._experiment_id = live.info.run_id, live.info.experiment_id
-        elif run.output_dir is not None and not _uri_is_set():
+        elif run.output_dir is not None and not uri_is_set():
             self._uri = f"sqlite:///{run.output_dir.resolve().as_posix()}/mlflow.db"
             self._artifacts = (run.output_dir.resolve() / "mlartifacts").as_uri()
         self._owned = self._run_id is None and run.ours
@@ -89,7 +89,7 @@ class MlflowTracker:
         client, run_id = self._attach(self._context)
         if self._owned and (self._context.identity or {}).get("run_id") == run_id:
             client.update_run(run_id, status="RUNNING")
-        return {"run_id": run_id, "uri": _public(self._uri)}
+        return {"run_id": run_id, "uri": public_uri(self._uri)}
 
     def write(self, row: Row) -> None:
         """Sends one window: metrics always, pictures and histograms at spread records."""
@@ -147,10 +147,10 @@ class MlflowTracker:
     def where(self) -> str:
         """The command or the address that shows the run."""
         if self._run_id is None:
-            return f"a run will be opened at {_public(self._uri)}" if self._uri else "no run yet"
+            return f"a run will be opened at {public_uri(self._uri)}" if self._uri else "no run yet"
         if self._uri.startswith("http"):
-            return f"{_public(self._uri)}/#/experiments/{self._experiment_id or 0}/runs/{self._run_id}"
-        return f"mlflow ui --backend-store-uri {_public(self._uri)}   (run {self._run_id})"
+            return f"{public_uri(self._uri)}/#/experiments/{self._experiment_id or 0}/runs/{self._run_id}"
+        return f"mlflow ui --backend-store-uri {public_uri(self._uri)}   (run {self._run_id})"
 
     def _attach(self, context: RunContext) -> tuple[MlflowClient, str]:
         """Client and run; the first call connects, which takes seconds with a new database."""
@@ -161,7 +161,7 @@ class MlflowTracker:
                 context.output_dir.mkdir(parents=True, exist_ok=True)
             self._client = MlflowClient(self._uri)
         if self._run_id is None:
-            self._experiment_id = _experiment(self._client, self._artifacts)
+            self._experiment_id = experiment_id(self._client, self._artifacts)
             self._run_id = self._client.create_run(self._experiment_id, run_name=context.run_name).info.run_id
             self._continued = False
         return self._client, self._run_id
@@ -218,33 +218,6 @@ def _pictured(row: Row) -> list[tuple[str, str, Bounds]]:
     ]
 
 
-def _uri_is_set() -> bool:
-    import mlflow
-
-    is_set: Callable[[], object] = mlflow.is_tracking_uri_set
-    return bool(is_set())
-
-
-def _experiment(client: MlflowClient, artifacts: str | None) -> str:
-    """Id of the experiment for a run of our own; created if need be, with its artifacts at this place."""
-    from mlflow.exceptions import MlflowException
-
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
-    identifier = os.environ.get("MLFLOW_EXPERIMENT_ID")
-    if not name and identifier:
-        return identifier
-    name = name or "ratioscope"
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        try:
-            return client.create_experiment(name, artifact_location=artifacts)
-        except MlflowException:
-            found = client.get_experiment_by_name(name)
-            if found is None:
-                raise
-    return found.experiment_id
-
-
 def _stored_history(client: MlflowClient, run_id: str) -> History:
     """What an earlier process left in this run, so that the pictures of a resumed training show all of it."""
     if HISTOGRAMS_ARTIFACT not in {entry.path for entry in client.list_artifacts(run_id, "ratioscope")}:
@@ -256,11 +229,3 @@ def _stored_history(client: MlflowClient, run_id: str) -> History:
     except (AttributeError, KeyError, TypeError, ValueError):
         _logger.warning("MLflow: %s of run %s cannot be read; pictures start anew", HISTOGRAMS_ARTIFACT, run_id)
         return History()
-
-
-def _public(uri: str) -> str:
-    """The URI without a user name or a password in it."""
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri.rstrip("/")
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")

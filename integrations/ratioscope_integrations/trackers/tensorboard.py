@@ -60,6 +60,8 @@ class TensorBoardTracker:
         for key, bins in row.histograms.items():
             if bins.total:
                 writer.add_histogram_raw(key, **_raw_histogram(bins), global_step=row.step, walltime=row.time)
+        if self._ours_to_close:
+            writer.flush()  # it holds events back for two minutes, and this row is about to count as delivered
 
     def close(self) -> None:
         """Closes the writer if it is ours; the trainer closes its own."""

@@ -1,8 +1,9 @@
 """W&B: histograms and scalars in the trainer's own row, the config under ``ratioscope``.
 
 Requires ``wandb``. ``run.log`` only hands a row to W&B's own process, which uploads it some time later, so a row of a
-run of our own counts as delivered when the run was finished, or when W&B itself says that it has it. Nothing is ever logged with ``step=``: W&B drops a row whose step is behind its own count, so the
-step of the trainer travels as ``train/global_step``, the axis that transformers' own callback defines.
+run of our own counts as delivered when the run was finished, or when W&B itself says that it has it. Nothing is ever
+logged with ``step=``: W&B drops a row whose step is behind its own count, so the step of the trainer travels as
+``train/global_step``, the axis that transformers' own callback defines.
 """
 
 from __future__ import annotations
@@ -111,9 +112,11 @@ class WandbTracker:
         Raises:
             TimeoutError: if not everything was uploaded in the time there was; W&B may have any part of it.
         """
+        context, self._context = self._context, None
         run, self._run = self._run, None
-        if run is not None and self._owned and self._context is not None:
-            _finish(run, self._context.patience)
+        if run is not None and context is not None and self._owned:
+            bound_exit(run.id)
+            _finish(run, context.patience)
 
     def where(self) -> str:
         """The run's address, or the folder of an offline run."""
@@ -141,6 +144,8 @@ def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
     wandb.setup()
     bound_exit(identity["run_id"])
     settings = wandb.Settings(init_timeout=INIT_TIMEOUT_S)
+    if not os.environ.get("WANDB_CONSOLE"):
+        settings.console = "off"  # else every print of the training waits for two threads of W&B's
     if hasattr(settings, "finish_timeout"):  # since 0.27
         settings.finish_timeout = run.patience
         settings.finish_timeout_raises = True

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Rows that are sent together at the most."""
+PAUSE_S = 1.0
+"""How long the thread rests after a delivery, so that records of short steps go together."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
 """How long a tracker that failed is left alone; the wait doubles from the first to the longest."""
 
@@ -160,6 +162,8 @@ class Background:
             self._news.clear()
             if self._drain():
                 delay = FIRST_DELAY_S
+                if not self._loose:
+                    self._closing.wait(PAUSE_S)
             else:
                 self._closing.wait(delay)
                 delay = min(2 * delay, LONGEST_DELAY_S)
@@ -234,16 +238,19 @@ class Background:
         write_many: Any = getattr(self._tracker, "write_many", None)
         if write_many is not None:
             write_many([row for _, row in numbered])
-            target.mark([identifier for identifier, _ in numbered], oldest_first=True)
-            self._count(len(numbered))
+            self._note(target, [identifier for identifier, _ in numbered])
             return
         for identifier, row in numbered:
             self._tracker.write(row)
-            if getattr(self._tracker, "buffers", False):
-                target.hold([identifier])
-            else:
-                target.mark([identifier], oldest_first=True)
-            self._count(1)
+            self._note(target, [identifier])
+
+    def _note(self, target: Target, taken: list[int]) -> None:
+        """Goes on even if the journal cannot be written, as on a full disk: the tracker has the rows."""
+        target.hold(taken)
+        self._count(len(taken))
+        if not getattr(self._tracker, "buffers", False):
+            with self._incidents.guard(f"{self.name} delivery state"):
+                target.settle()
 
     def _count(self, rows: int) -> None:
         self.delivered += rows
