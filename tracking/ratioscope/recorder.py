@@ -13,13 +13,12 @@ from ratioscope import runconfig
 from ratioscope.collective import all_merge, is_main_rank, world_size
 from ratioscope.correction import Correction, correct
 from ratioscope.incidents import Incidents
-from ratioscope.journal import Journal
 from ratioscope.metrics import keys
 from ratioscope.observation import Logps, Observation
+from ratioscope.output import Output
 from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import RunContext
-from ratioscope.trackers.fanout import Fanout
 from ratioscope.trackers.registry import ReportTo, resolve
 from ratioscope.windows import Windows
 
@@ -51,6 +50,7 @@ class Recorder:
         output_dir: where the journal and runs of our own keep their files; None for no journal.
         run_name: name of a run of our own.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
+        close_timeout: seconds that ``close`` waits for what trackers have not received yet; the journal keeps it.
         group: process group to merge over; None for the default one.
 
     Attributes:
@@ -71,6 +71,7 @@ class Recorder:
         output_dir: str | Path | None = None,
         run_name: str | None = None,
         detail: str = "standard",
+        close_timeout: float = 10.0,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         keys(detail)
@@ -80,18 +81,17 @@ class Recorder:
         self._output_dir = None if output_dir is None else Path(output_dir)
         self._run_name = run_name
         self._detail = detail
+        self._close_timeout = close_timeout
         self._group = group
         self._config = config
         self._windows = Windows()
-        self._fanout: Fanout | None = None
-        self._journal: Journal | None = None
+        self._output: Output | None = None
         self._merge_s = 0.0
-        self._flush_ms: float | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether trackers were opened and not closed since."""
-        return self._fanout is not None
+        return self._output is not None
 
     @property
     def tracker_names(self) -> list[str]:
@@ -115,22 +115,21 @@ class Recorder:
         """
         if not is_main_rank():
             return
-        if self._fanout is None:
+        if self._output is None:
             with self.incidents.guard("run config"):
                 config = runconfig.snapshot(self.correction, self._config, **(sections or {}))
-                run = RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name)
-                self._open_journal(config, restored_step)
-                self._fanout = Fanout(
+                self._output = Output(
                     self._trackers,
-                    run,
+                    RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name),
                     incidents=self.incidents,
                     detail=self._detail,
+                    close_timeout=self._close_timeout,
                     reporters=reporters,
-                    journal=self._journal,
+                    restored_step=restored_step,
                 )
                 atexit.register(self.close)
-        if self._fanout is not None:
-            self._fanout.open()
+        if self._output is not None:
+            self._output.open()
 
     def observe(
         self,
@@ -257,43 +256,28 @@ class Recorder:
         Returns:
             The record as it was kept, with how delivery stands.
         """
-        start = time.perf_counter()
         self.open()
-        if self._fanout is None:
+        if self._output is None:
             return record
         atexit.unregister(self.close)  # the newest hook runs first: before that of a tracker which was imported since
         atexit.register(self.close)
-        with self.incidents.guard("delivery counts"):
-            overhead = {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
-            record = replace(record, health=overhead | self._fanout.health())
-        identifier = None
-        if self._journal is not None:
-            with self.incidents.guard("journal"):
-                identifier = self._journal.append(record)
-        with self.incidents.guard("writing a record"):
-            self._fanout.write(record, identifier=identifier)
-        self._flush_ms = 1000.0 * (self._merge_s + time.perf_counter() - start)
-        return record
+        return self._output.write(record, merge_s=self._merge_s)
 
     def close(self) -> None:
         """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""
-        fanout, self._fanout = self._fanout, None
-        if fanout is not None:
+        output, self._output = self._output, None
+        if output is not None:
             atexit.unregister(self.close)
-            fanout.close()
-        journal, self._journal = self._journal, None
-        if journal is not None:
-            with self.incidents.guard("journal"):
-                journal.close()
+            output.close()
 
     @property
     def journal_path(self) -> Path | None:
         """The journal's file; None where there is none or it could not be opened."""
-        return None if self._journal is None else self._journal.path
+        return None if self._output is None else self._output.journal_path
 
     def where(self) -> list[str]:
         """One line for each open tracker: where to look."""
-        return [] if self._fanout is None else self._fanout.where()
+        return [] if self._output is None else self._output.where()
 
     def __enter__(self) -> Self:
         return self
@@ -302,11 +286,6 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _open_journal(self, config: Mapping[str, Any], restored_step: int | None) -> None:
-        if self._output_dir is not None:
-            with self.incidents.guard("journal"):
-                self._journal = Journal(self._output_dir, config=config, restored_step=restored_step)
 
     def _events(self, summary: RatioSummary) -> list[str]:
         events: list[str] = []

@@ -10,13 +10,14 @@ import json
 import logging
 import math
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ratioscope_integrations.history import Cadence, History
 from ratioscope_integrations.trackers.mlflow_config import clean_name, log_config
-from ratioscope_integrations.trackers.mlflow_place import experiment_id, public_uri, uri_is_set
+from ratioscope_integrations.trackers.mlflow_place import experiment_id, own_run, public_uri, uri_is_set
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,6 +44,7 @@ class MlflowTracker:
     package: ClassVar[str] = "mlflow"
 
     def __init__(self) -> None:
+        self.identity: Mapping[str, str] | None = None
         self._context: RunContext | None = None
         self._uri = ""
         self._client: MlflowClient | None = None
@@ -80,6 +82,7 @@ class MlflowTracker:
         self._owned = self._run_id is None and run.ours
         self._run_id = self._run_id or known.get("run_id")
         self._continued = self._run_id is not None
+        self.identity = known or (None if self._run_id else {"key": secrets.token_hex(8)})
         return True
 
     def connect(self) -> dict[str, str]:
@@ -89,7 +92,7 @@ class MlflowTracker:
         client, run_id = self._attach(self._context)
         if self._owned and (self._context.identity or {}).get("run_id") == run_id:
             client.update_run(run_id, status="RUNNING")
-        return {"run_id": run_id, "uri": public_uri(self._uri)}
+        return {**(self.identity or {}), "run_id": run_id, "uri": public_uri(self._uri)}
 
     def write(self, row: Row) -> None:
         """Sends one window: metrics always, pictures and histograms at spread records."""
@@ -162,8 +165,8 @@ class MlflowTracker:
             self._client = MlflowClient(self._uri)
         if self._run_id is None:
             self._experiment_id = experiment_id(self._client, self._artifacts)
-            self._run_id = self._client.create_run(self._experiment_id, run_name=context.run_name).info.run_id
-            self._continued = False
+            key = (self.identity or {}).get("key", "")
+            self._run_id, self._continued = own_run(self._client, self._experiment_id, context.run_name, key)
         return self._client, self._run_id
 
     def _announce(self, context: RunContext, client: MlflowClient, run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a run of our own goes in MLflow: the server and the experiment."""
+"""Where a run of our own goes in MLflow: the server, the experiment and the run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mlflow import MlflowClient
+
+KEY_TAG = "ratioscope.key"
+"""Tag by which a run of our own is found again whose creation was answered to nobody."""
 
 
 def uri_is_set() -> bool:
@@ -38,6 +41,14 @@ def experiment_id(client: MlflowClient, artifacts: str | None) -> str:
             if found is None:
                 raise
     return found.experiment_id
+
+
+def own_run(client: MlflowClient, experiment: str, name: str | None, key: str) -> tuple[str, bool]:
+    """Id of the run with this key, created if need be, and whether it was there."""
+    found = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{key}'", max_results=1) if key else []
+    if found:
+        return found[0].info.run_id, True
+    return client.create_run(experiment, run_name=name, tags={KEY_TAG: key} if key else None).info.run_id, False
 
 
 def public_uri(uri: str) -> str:

@@ -45,6 +45,7 @@ class RatioscopeCallback(TrainerCallback):
         config: what else is to be kept beside the run. Secrets are redacted.
         relay: also keep and deliver the trainer's own log (loss, reward, everything) and arguments, so that with
             ``args.report_to="none"`` there is a whole run that no outage can end.
+        close_timeout: seconds to wait at the end for what trackers have not received yet; the journal keeps it.
 
     Attributes:
         recorder: the recorder behind it.
@@ -62,6 +63,7 @@ class RatioscopeCallback(TrainerCallback):
         detail: str = "standard",
         config: Mapping[str, Any] | None = None,
         relay: bool = False,
+        close_timeout: float = 10.0,
     ) -> None:
         self._trainer = trainer
         self._relays = relay
@@ -72,6 +74,7 @@ class RatioscopeCallback(TrainerCallback):
             output_dir=trainer.args.output_dir,
             run_name=getattr(trainer.args, "run_name", None),
             detail=detail,
+            close_timeout=close_timeout,
         )
         self._pending: dict[str, Record] = {}
         self._restored_step: int | None = None

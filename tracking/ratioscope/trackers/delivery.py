@@ -207,17 +207,21 @@ class Background:
         if self._connected or connect is None:
             return
         planned: Mapping[str, str] | None = getattr(self._tracker, "identity", None)
-        if self._supply is not None and planned is not None:
-            self._supply.target.identify(planned)
+        self._identify(planned)
         identity: Mapping[str, str] | None = connect()
+        self._identify(identity)
         if self._supply is not None and identity is not None:
-            self._supply.target.identify(identity)
             received: int | None = getattr(self._tracker, "received", None)
             if received is not None and self._supply.target.owned:
                 before = self._supply.target.count_missing()
                 self._supply.target.reset(received)
                 self._taken -= self._supply.target.count_missing() - before
         self._connected = True
+
+    def _identify(self, identity: Mapping[str, str] | None) -> None:
+        if self._supply is not None and identity is not None:
+            with self._incidents.guard(f"{self.name} delivery state"):
+                self._supply.target.identify(identity)
 
     def send_batch(self) -> bool:
         """Sends the oldest rows; False if there were none."""

@@ -48,6 +48,7 @@ class Fanout:
         detail: which scalars are sent, as in :mod:`ratioscope.metrics`.
         reporters: the trainer's own callback for a backend, by tracker name.
         journal: where records are committed before they come here; None without one.
+        close_timeout: seconds that ``close`` waits for trackers in the background, all together.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class Fanout:
         detail: str = "standard",
         reporters: Mapping[str, object] | None = None,
         journal: Journal | None = None,
+        close_timeout: float = 10.0,
     ) -> None:
+        self._close_timeout = close_timeout
         self._incidents = incidents
         self._pid = os.getpid()
         self._rows = RowMaker(detail)
@@ -148,7 +151,7 @@ class Fanout:
         if inline:
             return _Sink(tracker, context, target)
         supply = None if target is None else Supply(target, self._rows, reported=reporter is not None)
-        return _Sink(Background(tracker, self._incidents, supply=supply), context, target)
+        return _Sink(Background(tracker, self._incidents, supply=supply, timeout=self._close_timeout), context, target)
 
     def _identify(self, sink: _Sink) -> None:
         """Notes which run an inline tracker is attached to; in the background the thread does."""
