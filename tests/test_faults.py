@@ -96,7 +96,9 @@ class Forge:
         """Ends it."""
         self._process.kill()
         self._process.wait()
-        self._log.close()
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            assert pipe is not None
+            pipe.close()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

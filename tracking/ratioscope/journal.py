@@ -86,27 +86,29 @@ class Journal:
         rows = self.query("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
         return [Record.from_json(json.loads(body)) for (body,) in rows]
 
-    def open_target(self, tracker: str, *, owned: bool, anew: bool = False) -> Target:
+    def open_target(self, tracker: str, *, owned: bool, reported: bool = False, anew: bool = False) -> Target:
         """Where a tracker's rows go: the run of our own that an earlier attempt opened, else a new entry.
 
         Args:
             tracker: the tracker's name.
             owned: True for a run of our own, which later attempts continue; False for one that the trainer or the
                 user opened, which belongs to this attempt.
+            reported: True where the trainer itself reports its log to that run.
             anew: make a new entry in any case.
         """
         known = [target for target in self.targets() if target.owned and target.tracker == tracker]
         if owned and known and not anew:
             return known[-1]
-        identifier = self._insert("target (tracker, attempt, owned)", (tracker, self.attempt, int(owned)))
-        return Target(self, identifier, tracker, owned, self.attempt, None)
+        row = (tracker, self.attempt, int(owned), int(reported))
+        identifier = self._insert("target (tracker, attempt, owned, reported)", row)
+        return Target(self, identifier, tracker, self.attempt, owned, reported, None)
 
     def targets(self) -> list[Target]:
         """Every target that there has been, the oldest first."""
-        rows = self.query("SELECT id, tracker, owned, attempt, identity FROM target ORDER BY id")
+        rows = self.query("SELECT id, tracker, attempt, owned, reported, identity FROM target ORDER BY id")
         return [
-            Target(self, identifier, tracker, bool(owned), attempt, None if identity is None else json.loads(identity))
-            for identifier, tracker, owned, attempt, identity in rows
+            Target(self, key, tracker, attempt, bool(owned), bool(reported), json.loads(identity or "null"))
+            for key, tracker, attempt, owned, reported, identity in rows
         ]
 
     def query(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -35,6 +35,7 @@ CREATE TABLE target (
     tracker TEXT NOT NULL,
     attempt INTEGER NOT NULL REFERENCES attempt (id),
     owned INTEGER NOT NULL,
+    reported INTEGER NOT NULL,
     identity TEXT
 );
 CREATE TABLE delivery (

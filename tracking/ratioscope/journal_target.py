@@ -29,16 +29,18 @@ class Target:
         journal: the open journal.
         id: its id there.
         tracker: the tracker's name.
-        owned: whether the run is our own.
         attempt: the attempt that made the entry.
+        owned: whether the run is our own.
+        reported: whether the trainer itself reports its log to the run.
         identity: what the tracker needs to find the run again, such as its id; None before it was opened.
     """
 
     journal: Journal
     id: int
     tracker: str
-    owned: bool
     attempt: int
+    owned: bool
+    reported: bool
     identity: Mapping[str, str] | None
     _all_before: int = 0
     _held: list[int] = field(default_factory=list)

@@ -88,7 +88,7 @@ def deliver(target: Target, rows: RowMaker, context: RunContext, progress: Progr
     if not target.count_missing() and not hasattr(tracker, "received"):
         return 0
     ours = target.owned or target.identity is None  # the trainer's run, unless it was never there
-    served = Background(tracker, Incidents(), supply=Supply(target, rows, reported=not ours))
+    served = Background(tracker, Incidents(), supply=Supply(target, rows, reported=target.reported and not ours))
     tell = progress or _silent
     tell(target, delivered=0, missing=target.count_missing())
     try:

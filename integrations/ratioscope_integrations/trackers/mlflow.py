@@ -85,6 +85,12 @@ class MlflowTracker:
         self.identity = known or (None if self._run_id else {"key": secrets.token_hex(8)})
         return True
 
+    def attaches(self) -> bool:
+        """Whether the user has a live run, or names one in the environment."""
+        import mlflow
+
+        return bool(os.environ.get("MLFLOW_RUN_ID")) or mlflow.active_run() is not None
+
     def connect(self) -> dict[str, str]:
         """Creates the run if it is to be our own and is not there yet."""
         if self._context is None:

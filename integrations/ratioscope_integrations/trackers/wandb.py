@@ -72,6 +72,12 @@ class WandbTracker:
             self.identity = run.identity or _new_identity()
         return True
 
+    def attaches(self) -> bool:
+        """Whether the user has a live run."""
+        import wandb
+
+        return wandb.run is not None
+
     def connect(self) -> dict[str, str]:
         """Opens a run of our own in project ``WANDB_PROJECT``, or continues the one of an earlier process or try.
 

@@ -85,6 +85,7 @@ class Tracker(Protocol):
       without an error, or ``received`` says so.
     * ``received: int | None``: after ``connect``, how many rows the run already has, for a backend that can tell.
     * ``write_many(rows)``: sends rows that waited together; sending them again after a failure must do no harm.
+    * ``attaches() -> bool``: whether ``open`` would attach to a run that is live in the process, without a reporter.
     * ``merges: bool``: True if a row becomes part of the reporter's own, so that it cannot be sent in the background
       where there is a reporter.
     """

@@ -145,7 +145,9 @@ class Fanout:
         target = None
         if journal is not None:
             with self._incidents.guard("journal"):
-                target = journal.open_target(tracker.name, owned=reporter is None)
+                attaches: Any = getattr(tracker, "attaches", None)
+                owned = reporter is None and not (attaches is not None and attaches())
+                target = journal.open_target(tracker.name, owned=owned, reported=reporter is not None)
         identity = None if target is None else target.identity
         context = replace(run, reporter=reporter, identity=identity)
         if inline:
