@@ -68,7 +68,7 @@ def test_is_a_tracker() -> None:
 
 @pytest.mark.trackers
 def test_merges_into_the_row_of_the_trainer(wandb_dir: Path) -> None:
-    """Histogram and scalars stand in the very row that the trainer's callback logs next, and no other row appears (C51)."""
+    """Histogram and scalars stand in the row that the trainer's callback logs next, and no other row appears (C51)."""
     import wandb
 
     live = wandb.init(dir=wandb_dir, project="trainer")
