@@ -207,7 +207,8 @@ class Recorder:
             split: the window to close.
 
         Returns:
-            The record, the same on every rank but for its time; None if no rank observed anything.
+            The record, the same on every rank but for its time and, on rank 0, its ``health``; None if no rank observed
+            anything.
         """
         record = self.merge(step=step, split=split)
         return None if record is None else self.write(record)
