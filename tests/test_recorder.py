@@ -220,7 +220,8 @@ def test_trackers_get_the_detail_that_was_asked_for(detail: str) -> None:
     observe(recorder, 0.1, 0.5, -0.2)
     record = flush(recorder)
     (row,) = tracker.rows
-    assert row.scalars == {key: value for key, value in record.scalars.items() if key in keys(detail)}
+    health = record.health if detail == "full" else {}
+    assert row.scalars == {key: value for key, value in record.scalars.items() if key in keys(detail)} | health
     assert row.record is record
     assert (row.step, row.split, row.time) == (record.step, record.split, record.time)
     assert len(record.scalars) > len(keys("standard"))
@@ -348,7 +349,10 @@ def test_where_names_each_open_tracker() -> None:
 @pytest.mark.parametrize("what", ["open", "write", "close"])
 @pytest.mark.parametrize("background", [False, True], ids=["inline", "background"])
 def test_a_broken_tracker_costs_nothing(what: str, background: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A tracker that raises is warned of once, counted each time, and harms neither the run nor the other tracker."""
+    """A tracker that raises is warned of once, counted each time, and harms neither the run nor the other tracker.
+
+    In the background a failed write is tried again, here once more at the end.
+    """
     broken, healthy = Broken(what, background=background), rs.MemoryTracker()
     with rs.Recorder(report_to=[broken, healthy]) as recorder:
         for step in range(3):
@@ -356,7 +360,8 @@ def test_a_broken_tracker_costs_nothing(what: str, background: bool, caplog: pyt
             assert flush(recorder, step=step).step == step
     assert len(healthy.rows) == 3
     assert healthy.closed
-    assert recorder.incidents.counts[f"broken {what}: OSError"] == {"open": 4, "write": 3, "close": 1}[what]
+    writes = 2 if background else 3
+    assert recorder.incidents.counts[f"broken {what}: OSError"] == {"open": 4, "write": writes, "close": 1}[what]
     assert [text for text in said(caplog) if f"the backend's {what} is down" in text] == [
         f"ratioscope: broken {what} failed: OSError: the backend's {what} is down (said once; training goes on)"
     ]
@@ -420,11 +425,11 @@ def test_a_full_queue_drops_its_oldest_rows(held: Held, caplog: pytest.LogCaptur
     assert held.writing.wait(30)
     for step in (1, 2, 3, 4):
         background.write(row(step))
-    assert incidents.counts == {"held queue full": 2}
+    assert incidents.counts == {"held queue full": 3}
     assert len(said(caplog)) == 1
     held.go.set()
     background.close()
-    assert [each.step for each in held.rows] in ([0, 3, 4], [0, 4])
+    assert [each.step for each in held.rows] == [0, 3, 4]
 
 
 def test_a_background_tracker_that_never_opened_is_not_closed() -> None:

@@ -160,7 +160,7 @@ def test_config_is_parameters_and_an_artifact(store: str, live: str) -> None:
 
 @pytest.mark.trackers
 def test_resumed_run_keeps_its_parameters(store: str, live: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A changed value stays as it was among the parameters; the new one is a tag, and new keys are still added."""
+    """A changed value stays as it was among the parameters; the new one is a tag, and new keys are added (C52)."""
     first = MlflowTracker()
     first.open(RunContext(config={"upper": "3.0", "same": 1}, reporter=REPORTER))
     _record(first, 1)
@@ -179,7 +179,7 @@ def test_resumed_run_keeps_its_parameters(store: str, live: str, caplog: pytest.
 def test_refused_parameters_are_shortened_one_by_one(
     store: str, live: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that takes 500 characters, or refuses one key, still gets all the others."""
+    """A server that takes 500 characters, or refuses one key, still gets all the others (C53)."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -205,7 +205,7 @@ def test_refused_parameters_are_shortened_one_by_one(
 
 @pytest.mark.trackers
 def test_only_finite_metrics_with_legal_names_are_sent(store: str, live: str) -> None:
-    """Infinities and NaN are left out, and an illegal or a clashing name costs neither itself nor the batch."""
+    """Infinities and NaN are left out, and an illegal or a clashing name costs neither (C54, C55)."""
     tracker = MlflowTracker()
     tracker.open(RunContext(reporter=REPORTER))
     infinite = {"a/nan": np.nan, "a/inf": np.inf, "a/minus": -np.inf}

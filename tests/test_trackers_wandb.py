@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,7 +68,7 @@ def test_is_a_tracker() -> None:
 
 @pytest.mark.trackers
 def test_merges_into_the_row_of_the_trainer(wandb_dir: Path) -> None:
-    """Histogram and scalars stand in the very row that the trainer's callback logs next, and no other row appears."""
+    """Histogram and scalars stand in the row that the trainer's callback logs next, and no other row appears (C51)."""
     import wandb
 
     live = wandb.init(dir=wandb_dir, project="trainer")
@@ -178,17 +179,19 @@ def test_live_run_of_the_user_gets_whole_rows_and_stays_open(wandb_dir: Path) ->
     assert "*" not in run.step_metrics
 
 
-def test_finish_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A run of our own whose upload hangs holds ``close`` for a bounded time and is reported."""
-    import threading
+@pytest.mark.parametrize("seconds", [0.0, 5.0])
+def test_finish_is_bounded(seconds: float) -> None:
+    """A run of our own whose upload does not end holds ``close`` for a bounded time, and is not taken as delivered."""
 
     class Hanging:
         def finish(self) -> None:
-            threading.Event().wait(5)
+            time.sleep(seconds)
+            raise TimeoutError
 
-    monkeypatch.setattr(module, "FINISH_TIMEOUT_S", 0.1)
-    module._finish(Hanging())  # type: ignore[arg-type]
-    assert "still uploads" in caplog.text
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"0\.1 s after its end"):
+        module._finish(Hanging(), 0.1)  # type: ignore[arg-type]
+    assert time.monotonic() - start < 2.0
 
 
 def test_failure_to_finish_is_raised() -> None:
@@ -199,4 +202,26 @@ def test_failure_to_finish_is_raised() -> None:
             raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        module._finish(Broken())  # type: ignore[arg-type]
+        module._finish(Broken(), 1.0)  # type: ignore[arg-type]
+
+
+def test_the_runs_id_is_known_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of our own has its id from the start, so that a second try or process goes on with the same run."""
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    tracker = WandbTracker()
+    assert tracker.open(RunContext(output_dir=tmp_path))
+    assert tracker.identity is not None
+    assert tracker.identity["rows_before"] == "0"
+    again = WandbTracker()
+    again.open(RunContext(output_dir=tmp_path, identity=tracker.identity))
+    assert again.identity == tracker.identity
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``WANDB_RUN_ID`` names the run, and how many rows it has is not known yet."""
+    monkeypatch.setenv("WANDB_RUN_ID", "theirs")
+    monkeypatch.setenv("WANDB_PROJECT", "there")
+    tracker = WandbTracker()
+    assert tracker.open(RunContext(output_dir=tmp_path))
+    assert tracker.identity == {"run_id": "theirs", "project": "there"}

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope.journal_schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, migrate
+from ratioscope.journal_target import Target
+from ratioscope.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-
-    from ratioscope.record import Record
 
 
 class Journal:
@@ -36,7 +36,7 @@ class Journal:
 
     Args:
         output_dir: the run's output directory; the journal lies in its subfolder ``ratioscope``.
-        config: the run config, secrets already redacted.
+        config: the run config, secrets already redacted; None to deliver from the journal without a new attempt.
         restored_step: the step of the checkpoint that this process continues from, where that is known.
 
     Raises:
@@ -46,7 +46,7 @@ class Journal:
         sqlite3.Error: if the file cannot be written.
     """
 
-    def __init__(self, output_dir: Path, *, config: Mapping[str, Any], restored_step: int | None = None) -> None:
+    def __init__(self, output_dir: Path, *, config: Mapping[str, Any] | None, restored_step: int | None = None) -> None:
         folder = output_dir / DIRECTORY
         folder.mkdir(parents=True, exist_ok=True)
         _check_folder(folder)
@@ -61,8 +61,7 @@ class Journal:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             migrate(self._connection, self.path)
-            row = (time.time(), socket.gethostname(), self._pid, restored_step, _dump(config))
-            self.attempt = self._insert("attempt (started, host, pid, restored_step, config)", row)
+            self.attempt = self._begin(config, restored_step)
         except BaseException:
             with suppress(AttributeError):
                 self._connection.close()
@@ -82,6 +81,57 @@ class Journal:
         row = (self.attempt, record.step, record.split, record.time, _dump(record.to_json()))
         return self._insert("record (attempt, step, split, time, body)", row)
 
+    def first_records(self, limit: int = 16) -> list[Record]:
+        """The first records of the whole journal, in the order of writing."""
+        rows = self.query("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
+        return [Record.from_json(json.loads(body)) for (body,) in rows]
+
+    def open_target(self, tracker: str, *, owned: bool, reported: bool = False, anew: bool = False) -> Target:
+        """Where a tracker's rows go: the run of our own that an earlier attempt opened, else a new entry.
+
+        Args:
+            tracker: the tracker's name.
+            owned: True for a run of our own, which later attempts continue; False for one that the trainer or the
+                user opened, which belongs to this attempt.
+            reported: True where the trainer itself reports its log to that run.
+            anew: make a new entry in any case.
+        """
+        known = [target for target in self.targets() if target.owned and target.tracker == tracker]
+        if owned and known and not anew:
+            return known[-1]
+        row = (tracker, self.attempt, int(owned), int(reported))
+        identifier = self._insert("target (tracker, attempt, owned, reported)", row)
+        return Target(self, identifier, tracker, self.attempt, owned, reported, None)
+
+    def targets(self) -> list[Target]:
+        """Every target that there has been, the oldest first."""
+        rows = self.query("SELECT id, tracker, attempt, owned, reported, identity FROM target ORDER BY id")
+        return [
+            Target(self, key, tracker, attempt, bool(owned), bool(reported), json.loads(identity or "null"))
+            for key, tracker, attempt, owned, reported, identity in rows
+        ]
+
+    def query(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a statement; safe from any thread of the process that opened the journal."""
+        self._check_process()
+        with self._mutex:
+            return self._connection.execute(sql, arguments).fetchall()
+
+    def insert_all(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Adds rows that may be there already, in one transaction."""
+        self._check_process()
+        if not rows:
+            return
+        marks = ", ".join("?" * len(rows[0]))
+        with self._mutex:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", rows)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
     def close(self) -> None:
         """Closes the file and lets another process write it."""
         if os.getpid() == self._pid:
@@ -97,10 +147,19 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _insert(self, table: str, row: tuple[Any, ...]) -> int:
+    def _begin(self, config: Mapping[str, Any] | None, restored_step: int | None) -> int:
+        if config is None:
+            return int(self._connection.execute("SELECT COALESCE(MAX(id), 0) FROM attempt").fetchone()[0])
+        row = (time.time(), socket.gethostname(), self._pid, restored_step, _dump(config))
+        return self._insert("attempt (started, host, pid, restored_step, config)", row)
+
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             msg = f"got a write to {self.path} from a forked child; only process {self._pid} writes this journal"
             raise JournalError(msg)
+
+    def _insert(self, table: str, row: tuple[Any, ...]) -> int:
+        self._check_process()
         with self._mutex:
             cursor = self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
             return int(cursor.lastrowid or 0)
@@ -137,7 +196,10 @@ def _lock(path: Path) -> Callable[[], None]:
         fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         release()
-        msg = f"another process writes {path.parent}; give each run an output directory of its own"
+        msg = (
+            f"another process writes {path.parent}; give each run an output directory of its own, "
+            "and deliver from a journal when its training has ended"
+        )
         raise JournalError(msg) from error
     except OSError:  # a file system without locks
         pass

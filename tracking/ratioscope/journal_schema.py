@@ -30,6 +30,19 @@ CREATE TABLE record (
     body TEXT NOT NULL
 );
 CREATE INDEX record_step ON record (attempt, step);
+CREATE TABLE target (
+    id INTEGER PRIMARY KEY,
+    tracker TEXT NOT NULL,
+    attempt INTEGER NOT NULL REFERENCES attempt (id),
+    owned INTEGER NOT NULL,
+    reported INTEGER NOT NULL,
+    identity TEXT
+);
+CREATE TABLE delivery (
+    target INTEGER NOT NULL REFERENCES target (id),
+    record INTEGER NOT NULL REFERENCES record (id),
+    PRIMARY KEY (target, record)
+) WITHOUT ROWID;
 CREATE VIEW live AS
 SELECT * FROM record AS mine WHERE NOT EXISTS (
     SELECT 1 FROM attempt AS later WHERE later.id > mine.attempt AND mine.step > COALESCE(

@@ -31,6 +31,9 @@ class Record:
         summary: the mergeable state behind the scalars, on the CPU.
         world_size: number of ranks that were merged.
         events: messages about this window, such as an observation that failed.
+        logs: the trainer's own log of this step, where it is relayed.
+        health: what recording itself costs and how delivery stands, by full key: ``ratioscope/overhead/flush_ms`` of
+            the flush before, ``ratioscope/delivery/<tracker>/{queued,delivered,failed}``.
         definitions: version of the metric definitions the scalars follow.
     """
 
@@ -41,6 +44,8 @@ class Record:
     summary: RatioSummary
     world_size: int = 1
     events: tuple[str, ...] = ()
+    logs: Mapping[str, float] = field(default_factory=dict)
+    health: Mapping[str, float] = field(default_factory=dict)
     definitions: int = field(default=DEFINITIONS_VERSION)
 
     @property
@@ -65,6 +70,8 @@ class Record:
             "world_size": self.world_size,
             "events": list(self.events),
             "correction": None if self.correction is None else self.correction.to_json(),
+            "logs": dict(self.logs),
+            "health": dict(self.health),
             "scalars": {key: value for key, value in self.scalars.items() if math.isfinite(value)},
             "state": state,
         }
@@ -81,5 +88,7 @@ class Record:
             summary=RatioSummary.from_json(data["state"], correction=correction),
             world_size=data["world_size"],
             events=tuple(data["events"]),
+            logs=data["logs"],
+            health=data["health"],
             definitions=data["definitions"],
         )

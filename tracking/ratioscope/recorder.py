@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,13 +13,12 @@ from ratioscope import runconfig
 from ratioscope.collective import all_merge, is_main_rank, world_size
 from ratioscope.correction import Correction, correct
 from ratioscope.incidents import Incidents
-from ratioscope.journal import Journal
 from ratioscope.metrics import keys
 from ratioscope.observation import Logps, Observation
+from ratioscope.output import Output
 from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import RunContext
-from ratioscope.trackers.fanout import Fanout
 from ratioscope.trackers.registry import ReportTo, resolve
 from ratioscope.windows import Windows
 
@@ -49,6 +50,7 @@ class Recorder:
         output_dir: where the journal and runs of our own keep their files; None for no journal.
         run_name: name of a run of our own.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
+        close_timeout: seconds that ``close`` waits for what trackers have not received yet; the journal keeps it.
         group: process group to merge over; None for the default one.
 
     Attributes:
@@ -69,6 +71,7 @@ class Recorder:
         output_dir: str | Path | None = None,
         run_name: str | None = None,
         detail: str = "standard",
+        close_timeout: float = 10.0,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         keys(detail)
@@ -78,16 +81,17 @@ class Recorder:
         self._output_dir = None if output_dir is None else Path(output_dir)
         self._run_name = run_name
         self._detail = detail
+        self._close_timeout = close_timeout
         self._group = group
         self._config = config
         self._windows = Windows()
-        self._fanout: Fanout | None = None
-        self._journal: Journal | None = None
+        self._output: Output | None = None
+        self._merge_s = 0.0
 
     @property
     def is_open(self) -> bool:
         """Whether trackers were opened and not closed since."""
-        return self._fanout is not None
+        return self._output is not None
 
     @property
     def tracker_names(self) -> list[str]:
@@ -111,17 +115,21 @@ class Recorder:
         """
         if not is_main_rank():
             return
-        if self._fanout is None:
+        if self._output is None:
             with self.incidents.guard("run config"):
                 config = runconfig.snapshot(self.correction, self._config, **(sections or {}))
-                run = RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name)
-                self._fanout = Fanout(
-                    self._trackers, run, incidents=self.incidents, detail=self._detail, reporters=reporters
+                self._output = Output(
+                    self._trackers,
+                    RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name),
+                    incidents=self.incidents,
+                    detail=self._detail,
+                    close_timeout=self._close_timeout,
+                    reporters=reporters,
+                    restored_step=restored_step,
                 )
                 atexit.register(self.close)
-                self._open_journal(config, restored_step)
-        if self._fanout is not None:
-            self._fanout.open()
+        if self._output is not None:
+            self._output.open()
 
     def observe(
         self,
@@ -199,62 +207,78 @@ class Recorder:
             split: the window to close.
 
         Returns:
-            The record, the same on every rank but for its time; None if no rank observed anything.
+            The record, the same on every rank but for its time and, on rank 0, its ``health``; None if no rank observed
+            anything.
         """
         record = self.merge(step=step, split=split)
-        if record is not None:
-            self.write(record)
-        return record
+        return None if record is None else self.write(record)
 
     def merge(self, *, step: int, split: str = "train") -> Record | None:
         """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
+        start = time.perf_counter()
         window = self._windows.take(split, self.correction)
         with self.incidents.guard("merging ranks"):
             summary = all_merge(window, group=self._group)
             failures = summary.count("errors")
             if not failures and not summary.maxima[-1]:
                 return None
-            events = tuple(self._events(summary))
-            return Record(
+            record = Record(
                 step=step,
                 split=split,
                 time=time.time(),
                 scalars=summary.metrics(),
                 summary=summary,
                 world_size=world_size(self._group),
-                events=events,
+                events=tuple(self._events(summary)),
             )
+            self._merge_s = time.perf_counter() - start
+            return record
         return None
 
-    def write(self, record: Record) -> None:
-        """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises."""
+    def relay(self, logs: Mapping[str, Any], *, step: int, split: str = "train", record: Record | None = None) -> None:
+        """Keeps and sends a trainer's own log, together with the window's record if there is one. Never raises.
+
+        Args:
+            logs: the trainer's log; what is no finite number is left out.
+            step: the trainer's global step.
+            split: ``"train"`` or ``"eval"``.
+            record: the window's record.
+        """
+        if record is None:
+            record = Record(step, split, time.time(), {}, RatioSummary.empty(self.correction))
+        with self.incidents.guard("relaying a log"):
+            numbers = {key: float(value) for key, value in logs.items() if isinstance(value, int | float)}
+            finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
+            self.write(replace(record, logs=finite))
+
+    def write(self, record: Record) -> Record:
+        """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises.
+
+        Returns:
+            The record as it was kept, with how delivery stands.
+        """
         self.open()
-        if self._journal is not None:
-            with self.incidents.guard("journal"):
-                self._journal.append(record)
-        if self._fanout is not None:
-            with self.incidents.guard("writing a record"):
-                self._fanout.write(record)
+        if self._output is None:
+            return record
+        atexit.unregister(self.close)  # the newest hook runs first: before that of a tracker which was imported since
+        atexit.register(self.close)
+        return self._output.write(record, merge_s=self._merge_s)
 
     def close(self) -> None:
         """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""
-        fanout, self._fanout = self._fanout, None
-        if fanout is not None:
+        output, self._output = self._output, None
+        if output is not None:
             atexit.unregister(self.close)
-            fanout.close()
-        journal, self._journal = self._journal, None
-        if journal is not None:
-            with self.incidents.guard("journal"):
-                journal.close()
+            output.close()
 
     @property
     def journal_path(self) -> Path | None:
         """The journal's file; None where there is none or it could not be opened."""
-        return None if self._journal is None else self._journal.path
+        return None if self._output is None else self._output.journal_path
 
     def where(self) -> list[str]:
         """One line for each open tracker: where to look."""
-        return [] if self._fanout is None else self._fanout.where()
+        return [] if self._output is None else self._output.where()
 
     def __enter__(self) -> Self:
         return self
@@ -263,11 +287,6 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _open_journal(self, config: Mapping[str, Any], restored_step: int | None) -> None:
-        if self._output_dir is not None:
-            with self.incidents.guard("journal"):
-                self._journal = Journal(self._output_dir, config=config, restored_step=restored_step)
 
     def _events(self, summary: RatioSummary) -> list[str]:
         events: list[str] = []

@@ -10,23 +10,28 @@ import json
 import logging
 import math
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit, urlunsplit
 
 from ratioscope_integrations.history import Cadence, History
 from ratioscope_integrations.trackers.mlflow_config import clean_name, log_config
+from ratioscope_integrations.trackers.mlflow_place import experiment_id, own_run, public_uri, uri_is_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
     from ratioscope.trackers.base import Row, RunContext
     from ratioscope_integrations.scales import Bounds
 
 HISTOGRAMS_ARTIFACT = "ratioscope/histograms.json"
+
+_BATCH = 1000
+"""Metrics in one call: the server's limit."""
 
 _logger = logging.getLogger("ratioscope")
 
@@ -39,6 +44,7 @@ class MlflowTracker:
     package: ClassVar[str] = "mlflow"
 
     def __init__(self) -> None:
+        self.identity: Mapping[str, str] | None = None
         self._context: RunContext | None = None
         self._uri = ""
         self._client: MlflowClient | None = None
@@ -46,6 +52,7 @@ class MlflowTracker:
         self._experiment_id: str | None = None
         self._artifacts: str | None = None
         self._owned = False
+        self._continued = False
         self._announced = False
         self._history: History | None = None
         self._names: dict[str, str] = {}
@@ -64,33 +71,66 @@ class MlflowTracker:
         if live is None and run.reporter is not None:
             return False
         self._context = run
+        known = run.identity or {}
         self._run_id = os.environ.get("MLFLOW_RUN_ID") or None
         self._uri = mlflow.get_tracking_uri()
         if live is not None:
             self._run_id, self._experiment_id = live.info.run_id, live.info.experiment_id
-        elif run.output_dir is not None and not _uri_is_set():
+        elif run.output_dir is not None and not uri_is_set():
             self._uri = f"sqlite:///{run.output_dir.resolve().as_posix()}/mlflow.db"
             self._artifacts = (run.output_dir.resolve() / "mlartifacts").as_uri()
-        self._owned = self._run_id is None
+        self._owned = self._run_id is None and run.ours
+        self._run_id = self._run_id or known.get("run_id")
+        self._continued = self._run_id is not None
+        self.identity = known or (None if self._run_id else {"key": secrets.token_hex(8)})
         return True
 
+    def attaches(self) -> bool:
+        """Whether the user has a live run, or names one in the environment."""
+        import mlflow
+
+        return bool(os.environ.get("MLFLOW_RUN_ID")) or mlflow.active_run() is not None
+
+    def connect(self) -> dict[str, str]:
+        """Creates the run if it is to be our own and is not there yet."""
+        if self._context is None:
+            return {}
+        client, run_id = self._attach(self._context)
+        if self._owned and (self._context.identity or {}).get("run_id") == run_id:
+            client.update_run(run_id, status="RUNNING")
+        return {**(self.identity or {}), "run_id": run_id, "uri": public_uri(self._uri)}
+
     def write(self, row: Row) -> None:
-        """Sends one window: metrics always, pictures and histograms at spread records.
+        """Sends one window: metrics always, pictures and histograms at spread records."""
+        self.write_many([row])
 
-        Metrics come first and are the same at a retry, so that a fault of the artifact store costs no number.
+    def write_many(self, rows: Sequence[Row]) -> None:
+        """Sends windows that waited together.
+
+        Metrics come first, in one call, and are the same at a retry, so that a fault of the artifact store costs no
+        number.
         """
-        from mlflow.entities import Metric
-
         if self._context is None:
             return
         client, run_id = self._attach(self._context)
-        time = int(row.time * 1000)
-        finite = {key: value for key, value in row.scalars.items() if math.isfinite(value)}
-        metrics = [Metric(self._name(key), value, time, row.step) for key, value in finite.items()]
-        if metrics:
-            client.log_batch(run_id, metrics=metrics, synchronous=True)
+        metrics = [metric for row in rows for metric in self._metrics(row)]
+        for start in range(0, len(metrics), _BATCH):
+            client.log_batch(run_id, metrics=metrics[start : start + _BATCH], synchronous=True)
         if self._history is None:
-            self._history = History() if self._owned else _stored_history(client, run_id)
+            self._history = _stored_history(client, run_id) if self._continued else History()
+        for row in rows:
+            self._remember(client, run_id, row)
+
+    def _metrics(self, row: Row) -> list[Metric]:
+        from mlflow.entities import Metric
+
+        time = int(row.time * 1000)
+        finite = {key: value for key, value in {**row.scalars, **row.logs}.items() if math.isfinite(value)}
+        return [Metric(self._name(key), value, time, row.step) for key, value in finite.items()]
+
+    def _remember(self, client: MlflowClient, run_id: str, row: Row) -> None:
+        if self._history is None or self._context is None:
+            return
         for key, bins in row.histograms.items():
             self._history.add(key, row.step, bins)
         first = row.split not in self._cadences
@@ -116,10 +156,10 @@ class MlflowTracker:
     def where(self) -> str:
         """The command or the address that shows the run."""
         if self._run_id is None:
-            return f"a run will be opened at {_public(self._uri)}" if self._uri else "no run yet"
+            return f"a run will be opened at {public_uri(self._uri)}" if self._uri else "no run yet"
         if self._uri.startswith("http"):
-            return f"{_public(self._uri)}/#/experiments/{self._experiment_id or 0}/runs/{self._run_id}"
-        return f"mlflow ui --backend-store-uri {_public(self._uri)}   (run {self._run_id})"
+            return f"{public_uri(self._uri)}/#/experiments/{self._experiment_id or 0}/runs/{self._run_id}"
+        return f"mlflow ui --backend-store-uri {public_uri(self._uri)}   (run {self._run_id})"
 
     def _attach(self, context: RunContext) -> tuple[MlflowClient, str]:
         """Client and run; the first call connects, which takes seconds with a new database."""
@@ -130,8 +170,9 @@ class MlflowTracker:
                 context.output_dir.mkdir(parents=True, exist_ok=True)
             self._client = MlflowClient(self._uri)
         if self._run_id is None:
-            self._experiment_id = _experiment(self._client, self._artifacts)
-            self._run_id = self._client.create_run(self._experiment_id, run_name=context.run_name).info.run_id
+            self._experiment_id = experiment_id(self._client, self._artifacts)
+            key = (self.identity or {}).get("key", "")
+            self._run_id, self._continued = own_run(self._client, self._experiment_id, context.run_name, key)
         return self._client, self._run_id
 
     def _announce(self, context: RunContext, client: MlflowClient, run_id: str) -> None:
@@ -186,33 +227,6 @@ def _pictured(row: Row) -> list[tuple[str, str, Bounds]]:
     ]
 
 
-def _uri_is_set() -> bool:
-    import mlflow
-
-    is_set: Callable[[], object] = mlflow.is_tracking_uri_set
-    return bool(is_set())
-
-
-def _experiment(client: MlflowClient, artifacts: str | None) -> str:
-    """Id of the experiment for a run of our own; created if need be, with its artifacts at this place."""
-    from mlflow.exceptions import MlflowException
-
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
-    identifier = os.environ.get("MLFLOW_EXPERIMENT_ID")
-    if not name and identifier:
-        return identifier
-    name = name or "ratioscope"
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        try:
-            return client.create_experiment(name, artifact_location=artifacts)
-        except MlflowException:
-            found = client.get_experiment_by_name(name)
-            if found is None:
-                raise
-    return found.experiment_id
-
-
 def _stored_history(client: MlflowClient, run_id: str) -> History:
     """What an earlier process left in this run, so that the pictures of a resumed training show all of it."""
     if HISTOGRAMS_ARTIFACT not in {entry.path for entry in client.list_artifacts(run_id, "ratioscope")}:
@@ -224,11 +238,3 @@ def _stored_history(client: MlflowClient, run_id: str) -> History:
     except (AttributeError, KeyError, TypeError, ValueError):
         _logger.warning("MLflow: %s of run %s cannot be read; pictures start anew", HISTOGRAMS_ARTIFACT, run_id)
         return History()
-
-
-def _public(uri: str) -> str:
-    """The URI without a user name or a password in it."""
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri.rstrip("/")
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")

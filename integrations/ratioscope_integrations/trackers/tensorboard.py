@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ratioscope.trackers.base import grouped
+
 if TYPE_CHECKING:
     from ratioscope.histogram import Bins
     from ratioscope.trackers.base import Row, RunContext
@@ -53,11 +55,13 @@ class TensorBoardTracker:
         writer = self._current_writer()
         if writer is None:
             return
-        for key, value in row.scalars.items():
+        for key, value in {**row.scalars, **grouped(row.logs)}.items():
             writer.add_scalar(key, value, row.step, walltime=row.time)
         for key, bins in row.histograms.items():
             if bins.total:
                 writer.add_histogram_raw(key, **_raw_histogram(bins), global_step=row.step, walltime=row.time)
+        if self._ours_to_close:
+            writer.flush()  # it holds events back for two minutes, and this row is about to count as delivered
 
     def close(self) -> None:
         """Closes the writer if it is ours; the trainer closes its own."""

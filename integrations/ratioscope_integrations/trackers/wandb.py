@@ -1,94 +1,168 @@
 """W&B: histograms and scalars in the trainer's own row, the config under ``ratioscope``.
 
-Requires ``wandb``. Nothing is ever logged with ``step=``: W&B drops a row whose step is behind its own count, so the
-step of the trainer travels as ``train/global_step``, the axis that transformers' own callback defines.
+Requires ``wandb``. ``run.log`` only hands a row to W&B's own process, which uploads it some time later, so a row of a
+run of our own counts as delivered when the run was finished, or when W&B itself says that it has it. Nothing is ever
+logged with ``step=``: W&B drops a row whose step is behind its own count, so the step of the trainer travels as
+``train/global_step``, the axis that transformers' own callback defines.
 """
 
 from __future__ import annotations
 
-import logging
 import os
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ratioscope.trackers.base import grouped
+from ratioscope_integrations.trackers.wandb_service import bound_exit
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import wandb
 
     from ratioscope.trackers.base import Row, RunContext
 
 STEP_KEY = "train/global_step"
 """The x-axis of transformers' ``WandbCallback``."""
-FINISH_TIMEOUT_S = 30.0
-"""How long ``close`` waits for the upload of a run of our own; W&B itself sets no limit."""
-
-_logger = logging.getLogger("ratioscope")
+ROWS_BEFORE = "rows_before"
+"""In a run's identity: how many rows it had when we first opened it."""
+INIT_TIMEOUT_S = 30.0
+"""How long W&B may try to open a run of our own before the delivery thread starts over; W&B's own limit is 90 s."""
 
 
 class WandbTracker:
     """Writes to the run that the trainer or the user opened, else to one of its own."""
 
     name: ClassVar[str] = "wandb"
-    background: ClassVar[bool] = False
+    background: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
     package: ClassVar[str] = "wandb"
 
     def __init__(self) -> None:
+        self._context: RunContext | None = None
         self._run: wandb.Run | None = None
         self._owned = False
-        self._merges = False
         self._place = "no run yet"
+        self.identity: Mapping[str, str] | None = None
+        self.received: int | None = None
+
+    @property
+    def buffers(self) -> bool:
+        """Whether rows are only handed to W&B's process so far; offline that is all there is to do."""
+        return self._owned and self._run is not None and not self._run.offline and not self._run.disabled
 
     def open(self, run: RunContext) -> bool:
-        """Attaches to the live run; opens one in project ``WANDB_PROJECT`` where neither trainer nor user did.
+        """Attaches to the live run; where neither trainer nor user opened one, ``connect`` will.
 
         Returns:
             False if the trainer reports to W&B and its run is not there yet.
         """
         import wandb
 
-        if self._run is None:
-            live = wandb.run
-            if live is None and run.reporter is not None:
-                return False
-            self._owned = live is None
-            self._merges = run.reporter is not None
-            self._run = live if live is not None else _start(run)
-            self._place = _place(self._run)
-        config: Any = self._run.config
-        config.update({"ratioscope": dict(run.config)}, allow_val_change=True)
+        live = wandb.run
+        if live is None and run.reporter is not None:
+            return False
+        self._context = run
+        self._owned = live is None
+        if live is not None:
+            self._attach(live, run)
+            self.identity = {"run_id": live.id, "project": live.project}
+        else:
+            self.identity = run.identity or _new_identity()
         return True
+
+    def attaches(self) -> bool:
+        """Whether the user has a live run."""
+        import wandb
+
+        return wandb.run is not None
+
+    def connect(self) -> dict[str, str]:
+        """Opens a run of our own in project ``WANDB_PROJECT``, or continues the one of an earlier process or try.
+
+        The run's id is chosen before, so that an answer which got lost leaves no second run. W&B tells how many rows
+        a continued run has, which is then believed; offline it cannot.
+        """
+        if self._run is None and self._context is not None and self.identity is not None:
+            run = _start(self._context, self.identity)
+            before = self.identity.get(ROWS_BEFORE)
+            if run.offline or run.disabled:
+                pass
+            elif before is not None:
+                self.received = run.starting_step - int(before)
+            elif self._context.identity is None:  # the run that WANDB_RUN_ID names
+                self.identity = {**self.identity, ROWS_BEFORE: str(run.starting_step)}
+            self._attach(run, self._context)
+        return dict(self.identity or {})
 
     def write(self, row: Row) -> None:
         """Sends one window as one row, or as part of the row that the trainer's callback is about to log."""
         import wandb
 
         if self._run is None:
+            self.connect()
+        if self._run is None or self._context is None:
             return
-        data: dict[str, Any] = dict(row.scalars)
+        data: dict[str, Any] = {**row.scalars, **grouped(row.logs)}
         for key, bins in row.histograms.items():
             data[key] = wandb.Histogram(np_histogram=(bins.counts.tolist(), bins.edges.tolist()))
-        if self._merges:
+        if self._context.reporter is not None:
             self._run.log(data, commit=False)
         else:
             self._run.log({**data, STEP_KEY: row.step})
 
     def close(self) -> None:
-        """Finishes the run if it is ours; any other is left as it is."""
+        """Finishes the run if it is ours; any other is left as it is.
+
+        Raises:
+            TimeoutError: if not everything was uploaded in the time there was; W&B may have any part of it.
+        """
+        context, self._context = self._context, None
         run, self._run = self._run, None
-        if run is not None and self._owned:
-            _finish(run)
+        if run is not None and context is not None and self._owned:
+            bound_exit(run.id)
+            _finish(run, context.patience)
 
     def where(self) -> str:
         """The run's address, or the folder of an offline run."""
         return self._place
 
+    def _attach(self, run: wandb.Run, context: RunContext) -> None:
+        self._run = run
+        self._place = _place(run)
+        config: Any = run.config
+        config.update({"ratioscope": dict(context.config)}, allow_val_change=True)
 
-def _start(run: RunContext) -> wandb.Run:
+
+def _new_identity() -> dict[str, str]:
+    project = os.environ.get("WANDB_PROJECT") or "ratioscope"
+    if given := os.environ.get("WANDB_RUN_ID"):
+        return {"run_id": given, "project": project}
+    return {"run_id": secrets.token_hex(4), "project": project, ROWS_BEFORE: "0"}
+
+
+def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
     import wandb
 
     if run.output_dir is not None:
         run.output_dir.mkdir(parents=True, exist_ok=True)
-    project = os.environ.get("WANDB_PROJECT") or "ratioscope"
-    started = wandb.init(project=project, name=run.run_name, dir=run.output_dir)
+    wandb.setup()
+    bound_exit(identity["run_id"])
+    settings = wandb.Settings(init_timeout=INIT_TIMEOUT_S)
+    if not os.environ.get("WANDB_CONSOLE"):
+        settings.console = "off"  # else every print of the training waits for two threads of W&B's
+    if hasattr(settings, "finish_timeout"):  # since 0.27
+        settings.finish_timeout = run.patience
+        settings.finish_timeout_raises = True
+    started = wandb.init(
+        project=identity.get("project"),
+        id=identity["run_id"],
+        resume="allow",
+        name=run.run_name,
+        dir=run.output_dir,
+        settings=settings,
+    )
     started.define_metric(STEP_KEY)
     started.define_metric("*", step_metric=STEP_KEY, step_sync=True)
     return started
@@ -103,8 +177,8 @@ def _place(run: wandb.Run) -> str:
     return str(run.url)
 
 
-def _finish(run: wandb.Run) -> None:
-    """Finishes a run on a thread of its own, because a server that stays away would hold the caller for good."""
+def _finish(run: wandb.Run, patience: float) -> None:
+    """Finishes a run on a thread of its own, because a server that stays away may hold the caller for good."""
     failures: list[Exception] = []
 
     def finish() -> None:
@@ -115,8 +189,9 @@ def _finish(run: wandb.Run) -> None:
 
     thread = threading.Thread(target=finish, name="ratioscope-wandb-finish", daemon=True)
     thread.start()
-    thread.join(FINISH_TIMEOUT_S)
-    if thread.is_alive():
-        _logger.warning("W&B still uploads the run after %.0f s; it goes on in the background", FINISH_TIMEOUT_S)
-    if failures:
+    thread.join(patience + 0.5)  # W&B itself gives up after the patience, if it is new enough
+    if failures and not isinstance(failures[0], TimeoutError):
         raise failures[0]
+    if failures or thread.is_alive():
+        msg = f"the server had not taken all of the run {patience:g} s after its end"
+        raise TimeoutError(msg)

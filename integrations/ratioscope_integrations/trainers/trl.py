@@ -43,6 +43,9 @@ class RatioscopeCallback(TrainerCallback):
             ``args.report_to``. The scalars of the headline set reach every reporter of the trainer in any case.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
         config: what else is to be kept beside the run. Secrets are redacted.
+        relay: also keep and deliver the trainer's own log (loss, reward, everything) and arguments, so that with
+            ``args.report_to="none"`` there is a whole run that no outage can end.
+        close_timeout: seconds to wait at the end for what trackers have not received yet; the journal keeps it.
 
     Attributes:
         recorder: the recorder behind it.
@@ -59,8 +62,11 @@ class RatioscopeCallback(TrainerCallback):
         *,
         detail: str = "standard",
         config: Mapping[str, Any] | None = None,
+        relay: bool = False,
+        close_timeout: float = 10.0,
     ) -> None:
         self._trainer = trainer
+        self._relays = relay
         followed = report_to is None
         self.recorder = Recorder(
             report_to=reading.followed(trainer.args.report_to) if followed else report_to,
@@ -68,6 +74,7 @@ class RatioscopeCallback(TrainerCallback):
             output_dir=trainer.args.output_dir,
             run_name=getattr(trainer.args, "run_name", None),
             detail=detail,
+            close_timeout=close_timeout,
         )
         self._pending: dict[str, Record] = {}
         self._restored_step: int | None = None
@@ -141,7 +148,7 @@ class RatioscopeCallback(TrainerCallback):
             if is_main_rank() and not self.recorder.is_open:
                 self.recorder.open(
                     reporters=reading.reporters(self._trainer),
-                    sections=reading.sections(self._trainer, batch),
+                    sections=reading.sections(self._trainer, batch, arguments=self._relays),
                     restored_step=self._restored_step,
                 )
         return batch
@@ -160,12 +167,20 @@ class RatioscopeCallback(TrainerCallback):
 
     def _around_log(self, original: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
         split = self._split()
+        record = self._pending.pop(split, None)
         with self.recorder.incidents.guard("adding to the logs"):
-            record = self._pending.pop(split, None)
             if record is not None:
                 logs.update(reading.headline(record))
-                self.recorder.write(record)
-        return original(logs, *args, **kwargs)
+                if not self._relays:
+                    self.recorder.write(record)
+        result = original(logs, *args, **kwargs)
+        if self._relays:
+            with self.recorder.incidents.guard("relaying a log"):
+                relayed = reading.relayed(self._trainer)
+                if record is None:  # the model may still be in evaluation mode when the training's totals are logged
+                    split = "eval" if any(key.startswith("eval_") for key in relayed) else "train"
+                self.recorder.relay(relayed, step=self._trainer.state.global_step, split=split, record=record)
+        return result
 
     def _split(self) -> str:
         return "train" if self._trainer.model.training else "eval"

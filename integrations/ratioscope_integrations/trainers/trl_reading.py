@@ -42,9 +42,11 @@ def reporters(trainer: Any) -> dict[str, object]:
     }
 
 
-def sections(trainer: Any, batch: Mapping[str, torch.Tensor | None]) -> dict[str, dict[str, Any]]:
-    """The run config, with the dtypes that only a batch can tell."""
+def sections(trainer: Any, batch: Mapping[str, torch.Tensor | None], *, arguments: bool) -> dict[str, dict[str, Any]]:
+    """The run config, with the dtypes that only a batch can tell and, if wanted, all of the trainer's arguments."""
     sections = trl_sections(trainer)
+    if arguments:
+        sections["args"] = trainer.args.to_dict()
     received = {side: batch.get(f"{key}_per_token_logps") for side, key in (("train", "old"), ("rollout", "sampling"))}
     for side, logps in received.items():
         if logps is not None:
@@ -57,6 +59,19 @@ def headline(record: Record) -> dict[str, float]:
     prefix = "" if record.split == "train" else f"{record.split}_"
     wanted = metrics.keys("headline")
     return {prefix + key: value for key, value in record.scalars.items() if key in wanted}
+
+
+def relayed(trainer: Any) -> dict[str, Any]:
+    """The log that the trainer has just made, complete: callbacks take entries out of the one that passes them.
+
+    The epoch stands in every log, also where there are several at one step; it is kept in that of the loss alone, so
+    that a tracker has one point of it at a step.
+    """
+    row = dict(trainer.state.log_history[-1])
+    del row["step"]
+    if "loss" not in row:
+        row.pop("epoch", None)
+    return row
 
 
 def why_absent(trainer: Any, train: object, rollout: object) -> str:

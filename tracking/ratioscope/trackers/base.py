@@ -23,12 +23,18 @@ class RunContext:
         run_name: name for a run of our own; None for the backend's default.
         reporter: the trainer's own callback for this backend; None where the trainer does not report there,
             so that the tracker attaches to a live run of the process or opens one.
+        identity: what ``connect`` returned when an earlier process opened this run; None for a new run.
+        patience: seconds that ``close`` may wait for an upload of a run of our own.
+        ours: False if the run that ``identity`` names was opened by a trainer or user, and is theirs to end.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     output_dir: Path | None = None
     run_name: str | None = None
     reporter: object | None = None
+    identity: Mapping[str, str] | None = None
+    ours: bool = True
+    patience: float = 8.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Row:
         scalars: finite floats by full key; the split's prefix (``eval/``) is included.
         histograms: even bins by full key, prefix included.
         record: all that is known of the window, for trackers that draw.
+        logs: the trainer's own log of this step, as the trainer names it; empty where the trainer reports it itself.
     """
 
     step: int
@@ -50,13 +57,37 @@ class Row:
     scalars: Mapping[str, float]
     histograms: Mapping[str, Bins]
     record: Record
+    logs: Mapping[str, float] = field(default_factory=dict)
+
+
+def grouped(logs: Mapping[str, float]) -> dict[str, float]:
+    """A trainer's log under ``train/`` and ``eval/``, as transformers' reporters group it for W&B and TensorBoard."""
+    return {
+        f"eval/{key.removeprefix('eval_')}" if key.startswith("eval_") else f"train/{key}": value
+        for key, value in logs.items()
+    }
 
 
 @runtime_checkable
 class Tracker(Protocol):
     """One backend. Only the world's rank 0 ever holds one.
 
-    A tracker may raise: the caller reports each kind of failure once and training goes on.
+    A tracker may raise: the caller reports each kind of failure once, training goes on, and a tracker in the
+    background is tried again later.
+
+    A tracker may have further members, which are used where they are present:
+
+    * ``connect() -> Mapping[str, str]``: called on the delivery thread before the first ``write``; opens the run, may
+      wait for a network, and returns what is needed to find the run again (``RunContext.identity`` of a later process).
+    * ``identity``: what ``connect`` will return, as far as it is known after ``open``; it is kept before the run is
+      opened, so that a process that is broken off meanwhile leaves no second run behind.
+    * ``buffers: bool``: True if ``write`` only hands rows on, so that they are not delivered until ``close`` returned
+      without an error, or ``received`` says so.
+    * ``received: int | None``: after ``connect``, how many rows the run already has, for a backend that can tell.
+    * ``write_many(rows)``: sends rows that waited together; sending them again after a failure must do no harm.
+    * ``attaches() -> bool``: whether ``open`` would attach to a run that is live in the process, without a reporter.
+    * ``merges: bool``: True if a row becomes part of the reporter's own, so that it cannot be sent in the background
+      where there is a reporter.
     """
 
     @property

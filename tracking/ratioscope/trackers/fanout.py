@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ratioscope import metrics
-from ratioscope.histogram import even_bins, view_exponent
-from ratioscope.trackers.base import Row
-from ratioscope.trackers.delivery import Background
+from ratioscope.trackers.delivery import Background, Supply
+from ratioscope.trackers.rows import RowMaker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ratioscope.histogram import Bins
     from ratioscope.incidents import Incidents
+    from ratioscope.journal import Journal
+    from ratioscope.journal_target import Target
     from ratioscope.record import Record
-    from ratioscope.trackers.base import RunContext, Tracker
-
-SHOWN = ("token_log_ratio", "sequence_log_ratio", "corrected_log_ratio")
-"""Histograms that trackers receive, under ``ratioscope/hist/``."""
+    from ratioscope.trackers.base import Row, RunContext, Tracker
 
 
 @dataclass
 class _Sink:
-    tracker: Tracker
+    tracker: Tracker | Background
     run: RunContext
-    scalars: frozenset[str]
+    target: Target | None
     opened: bool = False
-    waiting: deque[Row] = field(default_factory=lambda: deque(maxlen=64))
+    delivered: int = 0
+    failed: int = 0
+    waiting: deque[tuple[int | None, Row]] = field(default_factory=lambda: deque(maxlen=64))
+
+    @property
+    def reported(self) -> bool:
+        return self.run.reporter is not None
 
 
 class Fanout:
@@ -44,6 +47,8 @@ class Fanout:
         incidents: where failures are reported.
         detail: which scalars are sent, as in :mod:`ratioscope.metrics`.
         reporters: the trainer's own callback for a backend, by tracker name.
+        journal: where records are committed before they come here; None without one.
+        close_timeout: seconds that ``close`` waits for trackers in the background, all together.
     """
 
     def __init__(
@@ -54,47 +59,75 @@ class Fanout:
         incidents: Incidents,
         detail: str = "standard",
         reporters: Mapping[str, object] | None = None,
+        journal: Journal | None = None,
+        close_timeout: float = 10.0,
     ) -> None:
+        self._close_timeout = close_timeout
         self._incidents = incidents
-        self._exponents: dict[str, int] = {}
-        wanted, carried = metrics.keys(detail), metrics.keys("headline")
-        self._sinks: list[_Sink] = []
-        for tracker in trackers:
-            reporter = (reporters or {}).get(tracker.name)
-            served = Background(tracker, incidents) if tracker.background else tracker
-            scalars = wanted if reporter is None else wanted - carried
-            self._sinks.append(_Sink(served, replace(run, reporter=reporter), scalars))
+        self._pid = os.getpid()
+        self._rows = RowMaker(detail)
+        if journal is not None:
+            with incidents.guard("journal"):
+                self._rows.follow(journal.first_records())
+        self._sinks = [self._sink(tracker, run, (reporters or {}).get(tracker.name), journal) for tracker in trackers]
 
     def open(self) -> None:
         """Opens what is not open yet. Call it again whenever the trainer may have opened its runs."""
+        if os.getpid() != self._pid:  # a forked child has none of our threads and shares the backends' sockets
+            return
         for sink in self._sinks:
             if not sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} open"):
                     sink.opened = sink.tracker.open(sink.run)
+                    self._identify(sink)
+                if sink.opened and isinstance(sink.tracker, Background):
+                    sink.tracker.wake()
             while sink.opened and sink.waiting:
-                self._write(sink, sink.waiting.popleft())
+                self._write(sink, *sink.waiting.popleft())
 
-    def write(self, record: Record) -> None:
-        """Sends one record to every tracker."""
-        prefix = "" if record.split == "train" else f"{record.split}/"
-        bins = self._bins(record, prefix)
+    def write(self, record: Record, *, identifier: int | None = None) -> None:
+        """Sends one record to every tracker.
+
+        Args:
+            record: the window.
+            identifier: its id in the journal; None if it is not there.
+        """
+        if os.getpid() != self._pid:
+            return
         for sink in self._sinks:
-            scalars = {prefix + key: value for key, value in record.scalars.items() if key in sink.scalars}
-            row = Row(record.step, record.split, record.time, scalars, bins, record)
+            if identifier is not None and isinstance(sink.tracker, Background):
+                sink.tracker.wake(1)
+                continue
+            row = self._rows.make(record, reported=sink.reported)
             if sink.opened:
-                self._write(sink, row)
+                self._write(sink, identifier, row)
             else:
-                self._wait(sink, row)
+                self._wait(sink, identifier, row)
+
+    def health(self) -> dict[str, float]:
+        """How delivery stands: rows queued and delivered, and attempts that failed, for each tracker."""
+        state: dict[str, float] = {}
+        for sink in self._sinks:
+            served = sink.tracker if isinstance(sink.tracker, Background) else sink
+            queued = served.queued() if isinstance(served, Background) else len(served.waiting)
+            at = f"ratioscope/delivery/{sink.tracker.name}"
+            state |= {f"{at}/queued": queued, f"{at}/delivered": served.delivered, f"{at}/failed": served.failed}
+        return state
 
     def close(self) -> None:
-        """Closes every tracker, each on its own."""
+        """Closes every tracker, each on its own; all that are slow are waited for at the same time."""
+        if os.getpid() != self._pid:
+            return
         self.open()
+        for sink in self._sinks:
+            if sink.opened and isinstance(sink.tracker, Background):
+                sink.tracker.finish()
         for sink in self._sinks:
             if sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} close"):
                     sink.tracker.close()
-            elif sink.waiting:
-                name, rows = sink.tracker.name, len(sink.waiting)
+            elif rows := self._unsent(sink):
+                name = sink.tracker.name
                 self._incidents.report(f"{name} never opened", f"{name} never had a run; {rows} rows were not sent")
 
     def where(self) -> list[str]:
@@ -106,30 +139,46 @@ class Fanout:
                     lines.append(f"{sink.tracker.name}: {sink.tracker.where()}")
         return lines
 
-    def _wait(self, sink: _Sink, row: Row) -> None:
+    def _sink(self, tracker: Tracker, run: RunContext, reporter: object | None, journal: Journal | None) -> _Sink:
+        # A row that merges into the reporter's own must be handed over before the reporter logs.
+        inline = not tracker.background or (reporter is not None and getattr(tracker, "merges", False))
+        target = None
+        if journal is not None:
+            with self._incidents.guard("journal"):
+                attaches: Any = getattr(tracker, "attaches", None)
+                owned = reporter is None and not (attaches is not None and attaches())
+                target = journal.open_target(tracker.name, owned=owned, reported=reporter is not None)
+        identity = None if target is None else target.identity
+        context = replace(run, reporter=reporter, identity=identity)
+        if inline:
+            return _Sink(tracker, context, target)
+        supply = None if target is None else Supply(target, self._rows, reported=reporter is not None)
+        return _Sink(Background(tracker, self._incidents, supply=supply, timeout=self._close_timeout), context, target)
+
+    def _identify(self, sink: _Sink) -> None:
+        """Notes which run an inline tracker is attached to; in the background the thread does."""
+        connect: Any = getattr(sink.tracker, "connect", None)
+        if sink.opened and sink.target is not None and connect is not None:
+            sink.target.identify(connect())
+
+    def _unsent(self, sink: _Sink) -> int:
+        """Rows of a tracker that was never opened."""
+        if sink.target is not None:
+            with self._incidents.guard("journal"):
+                return sink.target.count_missing()
+        return len(sink.waiting)
+
+    def _wait(self, sink: _Sink, identifier: int | None, row: Row) -> None:
         if len(sink.waiting) == sink.waiting.maxlen:
             name = sink.tracker.name
             self._incidents.report(f"{name} queue full", f"{name} has no run yet; its oldest row was dropped")
-        sink.waiting.append(row)
+        sink.waiting.append((identifier, row))
 
-    def _write(self, sink: _Sink, row: Row) -> None:
+    def _write(self, sink: _Sink, identifier: int | None, row: Row) -> None:
+        sink.failed += 1
         with self._incidents.guard(f"{sink.tracker.name} write"):
             sink.tracker.write(row)
-
-    def _bins(self, record: Record, prefix: str) -> dict[str, Bins]:
-        """Even bins of each histogram; widths are chosen at a level's first record and kept, so that steps compare."""
-        shown: dict[str, Bins] = {}
-        for name in SHOWN:
-            counts = record.counts(name)
-            level = name.split("_")[0]
-            if level == "corrected":
-                if record.correction is None or record.summary.count("disagreements"):
-                    continue
-                level = record.correction.level
-            if not counts.any():
-                continue
-            if level not in self._exponents:
-                low, high = (record.scalars.get(f"ratioscope/{level}/log_ratio/{end}", 0.0) for end in ("min", "max"))
-                self._exponents[level] = view_exponent(counts, minimum=low, maximum=high)
-            shown[f"{prefix}ratioscope/hist/{name}"] = even_bins(counts, self._exponents[level])
-        return shown
+            sink.failed -= 1
+            sink.delivered += 1
+            if identifier is not None and sink.target is not None:
+                sink.target.mark([identifier])

@@ -1,0 +1,59 @@
+"""Where a run of our own goes in MLflow: the server, the experiment and the run."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlflow import MlflowClient
+
+KEY_TAG = "ratioscope.key"
+"""Tag by which a run of our own is found again whose creation was answered to nobody."""
+
+
+def uri_is_set() -> bool:
+    """Whether anybody chose a server."""
+    import mlflow
+
+    is_set: Callable[[], object] = mlflow.is_tracking_uri_set
+    return bool(is_set())
+
+
+def experiment_id(client: MlflowClient, artifacts: str | None) -> str:
+    """Id of the experiment for a run of our own; created if need be, with its artifacts at this place."""
+    from mlflow.exceptions import MlflowException
+
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+    identifier = os.environ.get("MLFLOW_EXPERIMENT_ID")
+    if not name and identifier:
+        return identifier
+    name = name or "ratioscope"
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return client.create_experiment(name, artifact_location=artifacts)
+        except MlflowException:
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    return found.experiment_id
+
+
+def own_run(client: MlflowClient, experiment: str, name: str | None, key: str) -> tuple[str, bool]:
+    """Id of the run with this key, created if need be, and whether it was there."""
+    found = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{key}'", max_results=1) if key else []
+    if found:
+        return found[0].info.run_id, True
+    return client.create_run(experiment, run_name=name, tags={KEY_TAG: key} if key else None).info.run_id, False
+
+
+def public_uri(uri: str) -> str:
+    """The URI without a user name or a password in it."""
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri.rstrip("/")
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")

@@ -1,0 +1,388 @@
+"""The fault table: whatever a tracker's server does, training goes on, ends, and loses no record.
+
+Each row trains with ``relay``, alternating step by step with the same training without trackers in another process,
+under one fault; afterwards the server is well and ``ratioscope sync`` delivers the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import ratioscope as rs
+from ratioscope.trackers.rows import RowMaker
+from ratioscope_integrations.trackers.mlflow_config import clean_name
+from tests.faults import MlflowServer, Proxy, WandbServer, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [
+    pytest.mark.trackers,
+    pytest.mark.trl,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and looks for processes in /proc"),
+]
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 30
+EXIT_S = 15.0
+RATIO = 1.05
+NOISE_S = 0.005
+"""One switch interval of the interpreter, which is how long a thread of ours may keep the training thread waiting."""
+FILE_LIMIT = 256 * 1024
+
+
+class Forge:
+    """Starts processes of ``fault_scenarios.py`` and notes when they end."""
+
+    def __init__(self, log: Path) -> None:
+        dropped = ("MLFLOW_", "WANDB_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        kept |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "OMP_NUM_THREADS": "1"}
+        self._log = log.open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "fault_scenarios.py"), "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=kept,
+        )
+        self._started: queue.Queue[int] = queue.Queue()
+        self.ended: dict[int, tuple[int, float]] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start(self, do: str, folder: Path, *, environment: dict[str, str] | None = None, **task: Any) -> int:
+        """Starts a process and returns its id."""
+        assert self._process.stdin is not None
+        task |= {"do": do, "folder": str(folder), "environment": environment or {}}
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        return self._started.get(timeout=120)
+
+    def wait(self, process: int, timeout_s: float) -> tuple[int, float]:
+        """Exit code of a process, and when it ended.
+
+        Raises:
+            TimeoutError: if it does not end; it is killed then.
+        """
+        deadline = time.monotonic() + timeout_s
+        while process not in self.ended:
+            if time.monotonic() > deadline:
+                os.kill(process, signal.SIGKILL)
+                msg = f"a process did not end within {timeout_s} s"
+                raise TimeoutError(msg)
+            time.sleep(0.02)
+        return self.ended[process]
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            assert pipe is not None
+            pipe.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            if "started" in said:
+                self._started.put(said["started"])
+            else:
+                self.ended[said["exited"]] = (said["code"], said["at"])
+
+
+@dataclass
+class Bench:
+    """What every row shares.
+
+    Attributes:
+        forge: starts processes.
+        reference: port of the training without trackers.
+        servers: by tracker.
+        figures: one entry a row.
+    """
+
+    forge: Forge
+    reference: int
+    servers: dict[str, Any]
+    figures: list[dict[str, Any]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A healthy server of each kind, a reference training, and a table of figures at the end."""
+    folder = tmp_path_factory.mktemp("faults")
+    forge = Forge(folder / "forge.log")
+    mlflow = MlflowServer(folder)
+    wandb = WandbServer()
+    port = free_port()
+    reference = forge.start("reference", folder, port=port, observed=True)
+    shared = Bench(forge, port, {"mlflow": mlflow, "wandb": wandb})
+    yield shared
+    os.kill(reference, signal.SIGKILL)
+    forge.close()
+    wandb.kill()
+    mlflow.kill()
+    (folder / "figures.json").write_text(json.dumps(shared.figures, indent=1))
+    print(f"\n{folder / 'figures.json'}")
+    for row in shared.figures:
+        print("  ".join(f"{key}={value}" for key, value in row.items()))
+
+
+@dataclass
+class Case:
+    """One running row."""
+
+    tracker: str
+    folder: Path
+    process: int
+    proxy: Proxy
+    server: Any
+
+    def until(self, step: int, timeout_s: float = 90.0) -> None:
+        """Waits until a step has ended."""
+        deadline = time.monotonic() + timeout_s
+        while self.step() < step:
+            if time.monotonic() > deadline:
+                msg = f"step {step} did not come; {self.log()}"
+                raise TimeoutError(msg)
+            time.sleep(0.02)
+
+    def step(self) -> int:
+        """The last step that ended."""
+        with suppress(OSError, ValueError):
+            return int((self.folder / "step").read_text())
+        return 0
+
+    def log(self) -> str:
+        """The end of what the training printed."""
+        return (self.folder / "train.log").read_text()[-3000:]
+
+
+def nothing(_: Case) -> None:
+    """Leaves the fault as it is."""
+
+
+def recover(case: Case) -> None:
+    """Is well again 8 s after the training began."""
+    case.until(1)
+    time.sleep(8.0)
+    case.proxy.switch("pass")
+
+
+def restart(case: Case) -> None:
+    """Kills the server at step 10 and starts it again 3 s later."""
+    case.until(10)
+    case.server.kill()
+    case.proxy.switch("pass")
+    time.sleep(3.0)
+    case.server.restart()
+
+
+def break_off(case: Case) -> None:
+    """Is well until step 15 and never answers after."""
+    case.until(15)
+    case.proxy.switch("hang")
+
+
+def kill_core(case: Case) -> None:
+    """Kills W&B's own process at step 10."""
+    case.until(10)
+    (core,) = children(case.process, "wandb-core")
+    os.kill(core, signal.SIGKILL)
+
+
+def children(parent: int, name: str) -> list[int]:
+    """Ids of the processes of a parent that have this name."""
+    found: list[int] = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit():
+                command, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+                if command.startswith(name) and int(rest.split()[1]) == parent:
+                    found.append(int(folder.name))
+    return found
+
+
+FAULTS: dict[str, tuple[str, Callable[[Case], None], dict[str, Any]]] = {
+    "closed": ("closed", nothing, {}),
+    "hang": ("hang", nothing, {}),
+    "hang from step 15": ("pass", break_off, {}),
+    "503": ("503", nothing, {}),
+    "503 for 8 s": ("503", recover, {}),
+    "slow": ("slow:2", nothing, {}),
+    "killed and restarted": ("pass", restart, {}),
+    "core killed": ("pass", kill_core, {}),
+    "disk full": ("pass", nothing, {"file_limit": FILE_LIMIT}),
+}
+TABLE = [
+    pytest.param(tracker, fault, id=f"{fault}-{tracker}")
+    for fault in FAULTS
+    for tracker in ("mlflow", "wandb")
+    if (fault, tracker) not in (("core killed", "mlflow"), ("hang from step 15", "mlflow"))
+]
+
+
+@pytest.mark.parametrize(("tracker", "fault"), TABLE)
+def test_fault(
+    bench: Bench, tmp_path: Path, tracker: str, fault: str, record_property: Callable[[str, object], None]
+) -> None:
+    """Training is as fast as without a tracker, raises nothing, ends soon, and every record arrives exactly once."""
+    mode, act, options = FAULTS[fault]
+    server = bench.servers[tracker]
+    proxy = Proxy(server.port, mode)
+    environment = addresses(proxy, tmp_path)
+    before = set(bench.servers["wandb"].runs)
+    try:
+        task = {"report_to": [tracker], "reference": bench.reference, "steps": STEPS, **options}
+        process = bench.forge.start("train", tmp_path, environment=environment, **task)
+        case = Case(tracker, tmp_path, process, proxy, server)
+        act(case)
+        code, ended = bench.forge.wait(process, 120.0)
+        assert code == 0, case.log()
+        result = json.loads((tmp_path / "result.json").read_text())
+        early = len(missing(tmp_path / "out"))
+        proxy.switch("pass")
+        start = time.monotonic()
+        deliver(bench, tmp_path, environment)
+        synced = time.monotonic() - start
+    finally:
+        proxy.close()
+    steps, reference = (statistics.median(result[name][3:]) for name in ("steps", "reference"))
+    figures = {
+        "fault": fault,
+        "tracker": tracker,
+        "step_ms": round(1000 * steps, 1),
+        "reference_ms": round(1000 * reference, 1),
+        "ratio": round(steps / reference, 3),
+        "exit_s": round(ended - result["last_step"], 1),
+        "left_to_sync": early,
+        "sync_s": round(synced, 1),
+        "incidents": result["incidents"],
+    }
+    bench.figures.append(figures)
+    for name, value in figures.items():
+        record_property(name, value)
+    print(figures)
+    if tracker == "wandb":
+        (run,) = set(bench.servers["wandb"].runs) - before
+        rows = [row["train/global_step"] for row in bench.servers["wandb"].runs[run].history]
+        check_wandb(rows, tmp_path / "out", partial="file_limit" in options)
+    else:
+        check_mlflow(server.url, tmp_path.name, tmp_path / "out", steps=STEPS, partial="file_limit" in options)
+    assert len(result["steps"]) == STEPS
+    assert ended - result["last_step"] < EXIT_S
+    assert steps < RATIO * reference + NOISE_S
+    assert not [kind for kind in result["incidents"] if "Assertion" in kind]
+
+
+def test_a_killed_training_goes_on(bench: Bench, tmp_path: Path) -> None:
+    """A training that is killed and started again has one run, in which every record of both is exactly once."""
+    with closing(Proxy(bench.servers["wandb"].port)) as proxy:
+        environment = addresses(proxy, tmp_path)
+        before = set(bench.servers["wandb"].runs)
+        task = {"report_to": ["wandb", "mlflow"], "reference": bench.reference, "steps": 25}
+        environment["MLFLOW_TRACKING_URI"] = bench.servers["mlflow"].url
+        first = bench.forge.start("train", tmp_path, environment=environment, **task)
+        case = Case("wandb", tmp_path, first, proxy, bench.servers["wandb"])
+        case.until(20)
+        os.kill(first, signal.SIGKILL)
+        second = bench.forge.start("train", tmp_path, environment=environment, **task)
+        assert bench.forge.wait(second, 120.0)[0] == 0, case.log()
+        deliver(bench, tmp_path, environment)
+    (run,) = set(bench.servers["wandb"].runs) - before
+    rows = [row["train/global_step"] for row in bench.servers["wandb"].runs[run].history]
+    assert len(rows) > 40
+    check_wandb(rows, tmp_path / "out", partial=False)
+    check_mlflow(bench.servers["mlflow"].url, tmp_path.name, tmp_path / "out", steps=25, partial=False)
+
+
+def addresses(proxy: Proxy, folder: Path) -> dict[str, str]:
+    """Environment in which both clients find the server, and each test its own project."""
+    return {
+        "WANDB_BASE_URL": proxy.url,
+        "WANDB_API_KEY": "a" * 40,
+        "WANDB_PROJECT": folder.name,
+        "MLFLOW_TRACKING_URI": proxy.url,
+        "MLFLOW_EXPERIMENT_NAME": folder.name,
+    }
+
+
+def deliver(bench: Bench, folder: Path, environment: dict[str, str]) -> None:
+    """What the user does afterwards, twice; the second time there is nothing left to do."""
+    for _ in range(2):
+        arguments = {"module": "ratioscope", "arguments": ["sync", str(folder / "out")]}
+        process = bench.forge.start("module", folder, environment=environment, **arguments)
+        code, _ = bench.forge.wait(process, 60.0)
+        assert code == 0, (folder / "module.log").read_text()[-3000:]
+    assert (folder / "module.log").read_text().endswith("Nothing is missing.\n")
+
+
+def missing(out: Path) -> list[int]:
+    """Records that the journal does not know to be delivered."""
+    connection = sqlite3.connect(out / "ratioscope" / "journal.sqlite")
+    sql = "SELECT id FROM record WHERE id NOT IN (SELECT record FROM delivery)"
+    found = [row[0] for row in connection.execute(sql)]
+    connection.close()
+    return found
+
+
+def records(out: Path) -> list[rs.Record]:
+    """All of the journal."""
+    with rs.JournalReader(out) as journal:
+        return list(journal.records(superseded=True))
+
+
+def check_wandb(rows: list[int], out: Path, *, partial: bool) -> None:
+    """One row for each record, in order; where the journal has only a part, one for each step and one for the end."""
+    wanted = [record.step for record in records(out)]
+    if partial:
+        assert len(wanted) < STEPS
+        wanted = [*range(1, STEPS + 1), STEPS]
+        rows = sorted(rows)
+    assert rows == wanted
+
+
+def check_mlflow(uri: str, experiment: str, out: Path, *, steps: int, partial: bool) -> None:
+    """One run, and in it one point for each number of each record."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id])
+    points = {
+        key: [(point.step, point.timestamp, point.value) for point in client.get_metric_history(run.info.run_id, key)]
+        for key in run.data.metrics
+    }
+    logged = sorted(step for step, _, _ in points["loss"])
+    assert (logged if partial else sorted(set(logged))) == list(range(1, steps + 1))
+    assert all(count == 1 for series in points.values() for count in Counter(series).values())
+    maker = RowMaker()
+    for record in records(out):
+        row = maker.make(record)
+        for key, value in {**row.scalars, **row.logs}.items():
+            name = clean_name(key)
+            assert points[name].count((row.step, int(1000 * row.time), value)) == 1, (name, row.step)
+    if not partial:
+        total = sum(len({**row.scalars, **row.logs}) for row in map(RowMaker().make, records(out)))
+        assert sum(map(len, points.values())) == total

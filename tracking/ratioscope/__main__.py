@@ -1,0 +1,9 @@
+"""``python -m ratioscope``: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from ratioscope.cli import main
+
+sys.exit(main())

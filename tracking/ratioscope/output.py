@@ -1,0 +1,102 @@
+"""Output: where the records of one attempt go, the journal first and then every tracker."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ratioscope.journal import Journal
+from ratioscope.trackers.fanout import Fanout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ratioscope.incidents import Incidents
+    from ratioscope.record import Record
+    from ratioscope.trackers.base import RunContext, Tracker
+
+
+class Output:
+    """Opens a journal and serves trackers. Nothing of it raises.
+
+    Args:
+        trackers: the backends.
+        run: the run that they attach to; its ``output_dir`` is where the journal lies, None for no journal.
+        incidents: where failures are reported.
+        detail: which scalars trackers receive.
+        close_timeout: seconds that ``close`` waits for trackers.
+        reporters: the trainer's own callbacks by tracker name.
+        restored_step: the step of the checkpoint that this process continues from.
+    """
+
+    def __init__(
+        self,
+        trackers: Sequence[Tracker],
+        run: RunContext,
+        *,
+        incidents: Incidents,
+        detail: str,
+        close_timeout: float,
+        reporters: Mapping[str, object] | None,
+        restored_step: int | None,
+    ) -> None:
+        self._incidents = incidents
+        self._journal: Journal | None = None
+        self._flush_ms: float | None = None
+        if run.output_dir is not None:
+            with incidents.guard("journal"):
+                self._journal = Journal(run.output_dir, config=run.config, restored_step=restored_step)
+        self._fanout = Fanout(
+            trackers,
+            run,
+            incidents=incidents,
+            detail=detail,
+            reporters=reporters,
+            journal=self._journal,
+            close_timeout=close_timeout,
+        )
+
+    @property
+    def journal_path(self) -> Path | None:
+        """The journal's file; None where there is none or it could not be opened."""
+        return None if self._journal is None else self._journal.path
+
+    def open(self) -> None:
+        """Opens the trackers whose runs are there by now."""
+        self._fanout.open()
+
+    def write(self, record: Record, *, merge_s: float) -> Record:
+        """Commits a record to the journal, then hands it to the trackers.
+
+        Args:
+            record: the window.
+            merge_s: seconds that merging it took, to be told with the next one.
+
+        Returns:
+            The record as it was kept, with how delivery stands.
+        """
+        start = time.perf_counter()
+        with self._incidents.guard("delivery counts"):
+            overhead = {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
+            record = replace(record, health=overhead | self._fanout.health())
+        identifier = None
+        if self._journal is not None:
+            with self._incidents.guard("journal"):
+                identifier = self._journal.append(record)
+        with self._incidents.guard("writing a record"):
+            self._fanout.write(record, identifier=identifier)
+        self._flush_ms = 1000.0 * (merge_s + time.perf_counter() - start)
+        return record
+
+    def close(self) -> None:
+        """Waits a bounded time for trackers, ends the runs that we opened, and lets go of the journal."""
+        self._fanout.close()
+        if self._journal is not None:
+            with self._incidents.guard("journal"):
+                self._journal.close()
+
+    def where(self) -> list[str]:
+        """One line for each open tracker: where to look."""
+        return self._fanout.where()
