@@ -8,8 +8,10 @@ Prints each step whose flush has returned.
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import TrainerCallback
 
 import ratioscope as rs
+from ratioscope.journal_schema import FILE
 from ratioscope_integrations.trainers.trl import RatioscopeCallback
 from tests.fake_engine import make_trainer
 
@@ -76,11 +79,20 @@ def leaves(folder: Path, trackers: list[str]) -> None:
         _flush(recorder, step)
 
 
+def _wait_for_delivery(folder: Path, trackers: int) -> None:
+    """Until each tracker's thread has delivered something."""
+    deadline, served = time.monotonic() + 60.0, 0
+    with closing(sqlite3.connect(folder / "out" / "ratioscope" / FILE)) as connection:
+        while served < trackers and time.monotonic() < deadline:
+            time.sleep(0.2)
+            (served,) = connection.execute("SELECT COUNT(DISTINCT target) FROM delivery").fetchone()
+
+
 def workers(folder: Path, trackers: list[str]) -> None:
     """A loop that forks the workers of a DataLoader while its recorder is open."""
     recorder = rs.Recorder(report_to=trackers, output_dir=folder / "out")
     _flush(recorder, 1)
-    time.sleep(1.0)  # a tracker's thread is at work by now
+    _wait_for_delivery(folder, len(trackers))
     loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
     for step, _ in zip(range(2, STEPS + 1), loader, strict=False):
         _flush(recorder, step)

@@ -96,7 +96,7 @@ def observe_everything(rule: rs.Correction | None, device: str = "cpu", **option
         recorder.observe(train, rollout, mask, advantages=advantages, applied=weights)
         recorder.correct(train, rollout, mask)
     summary = rs.summarize(train, rollout, mask, correction=rule, advantages=advantages)
-    return [summary, summary.merge(summary), summary.failed(), recorder._windows.take("train", recorder.correction)]
+    return [summary, summary.merge(summary), summary.failed(), recorder._windows.take("train")]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

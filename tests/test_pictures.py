@@ -12,7 +12,7 @@ import pytest
 from ratioscope.histogram import Bins
 from ratioscope_integrations import history as history_module
 from ratioscope_integrations import scales
-from ratioscope_integrations.history import Cadence, History
+from ratioscope.history import Cadence, History
 from ratioscope_integrations.pictures import SIZE, heatmap_picture, histogram_picture
 from tests.tracker_rows import TOKENS, normal_bins
 

@@ -486,7 +486,7 @@ def test_a_failing_merge_is_an_incident(monkeypatch: pytest.MonkeyPatch) -> None
     recorder = rs.Recorder()
     observe(recorder, 0.1)
     with monkeypatch.context() as patch:
-        patch.setattr("ratioscope.recorder.all_merge", lambda *arguments, **options: 1 / 0)
+        patch.setattr("ratioscope.windows.all_merge", lambda *arguments, **options: 1 / 0)
         assert recorder.flush(step=1) is None
     assert recorder.incidents.counts == {"merging ranks: ZeroDivisionError": 1}
     observe(recorder, 0.2)
@@ -551,7 +551,7 @@ def test_a_tracker_may_be_a_plain_dataclass() -> None:
         ("Wandb", "Did you mean 'wandb'?"),
         ("mlfow", "Did you mean 'mlflow'?"),
         ("wandb,mlflow", r'Several names go in a list, as in \["wandb", "mlflow"\]'),
-        ("", "expected one of 'mlflow', 'tensorboard', 'wandb', 'all' or 'none'"),
+        ("", "expected one of 'mlflow', 'tensorboard', 'trackio', 'wandb', 'all' or 'none'"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:

@@ -308,6 +308,35 @@ class Broken(rs.MemoryTracker):
         raise OSError(row.step)
 
 
+def test_the_detail_and_the_name_are_the_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a detail the scalars are those that the training chose to send, and a new run has the training's name."""
+    record_run(tmp_path / "run", detail="headline", run_name="a name")
+    tracker = Together(Server())
+    register(monkeypatch, tracker)
+    sync(tmp_path / "run", to=["fake"])
+    assert {key.removeprefix("eval/") for row in tracker.server.rows for key in row.scalars} <= keys("headline")
+    assert tracker.run is not None
+    assert tracker.run.run_name == "a name"
+
+
+def test_a_tracker_that_fails_does_not_stop_the_next(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tracker is served although one before it fails, and then what failed is raised, all of it."""
+    broken, well = Server(failures=99), Server()
+    register(monkeypatch, Together(broken, "broken"), Together(well, "well"), Together(broken, "worse"))
+    with pytest.raises(ConnectionError, match="away"):
+        sync(run, to=["broken", "well"])
+    assert len(well.rows) == 6
+    with pytest.raises(ExceptionGroup, match="2 trackers failed"):
+        sync(run, to=["broken", "worse"])
+
+
+def test_every_failure_is_said(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command has one line for each tracker that failed."""
+    register(monkeypatch, Together(Server(failures=9), "broken"), Together(Server(failures=9), "worse"))
+    assert main(["sync", str(run), "--to", "broken", "--to", "worse"]) == 1
+    assert capsys.readouterr().err == "ratioscope: ConnectionError: the server is away\n" * 2
+
+
 def test_progress_is_told(run: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller hears at the start and after each batch how many rows are delivered and how many are not."""
     monkeypatch.setattr(delivery, "BATCH", 4)

@@ -226,7 +226,7 @@ def test_logging_on_one_rank_alone_reaches_no_collective(tmp_path: Path, monkeyp
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("ratioscope.recorder.all_merge", refuse)
+    monkeypatch.setattr("ratioscope.windows.all_merge", refuse)
     trainer.log({"mine": 1.0})
     assert not trainer._ratioscope.recorder.incidents.counts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ratioscope import formulas
-from ratioscope.formulas import QUANTILES, View
 from ratioscope.metrics import Detail, Formula, Metric
+from ratioscope.view import QUANTILES, View
 
 PREFIX = "ratioscope/"
 RAW = "sampling/raw_importance_sampling_ratio"
@@ -163,11 +163,11 @@ def _counts() -> Iterator[Metric]:
     yield Metric(f"{at}tokens", "valid tokens", "standard", _at("token/n", View.count))
     yield Metric(f"{at}rows", "rows with at least one valid token", "standard", _at("sequence/n", View.count))
     yield Metric(f"{at}rows_empty", "rows without a valid token", "standard", _at("rows_empty", View.count))
-    yield Metric(f"{at}nan", f"{of} a NaN log-probability", "full", _at("nan", View.count))
-    yield Metric(f"{at}inf", f"{of} an infinite log-probability or difference", "full", _at("inf", View.count))
+    yield Metric(f"{at}nan", f"{of} a NaN log-probability", "standard", _at("nan", View.count))
+    yield Metric(f"{at}inf", f"{of} an infinite log-probability or difference", "standard", _at("inf", View.count))
     meaning = f"{of} a rollout log-probability above 0"
-    yield Metric(f"{at}positive_logp", meaning, "full", _at("positive_logp", View.count))
-    yield Metric(f"{at}missing", f"{of}out any log-probability", "full", _at("missing", View.count))
+    yield Metric(f"{at}positive_logp", meaning, "standard", _at("positive_logp", View.count))
+    yield Metric(f"{at}missing", f"{of}out any log-probability", "standard", _at("missing", View.count))
     meaning = "ratios at the level of the mode that float32 cannot hold (log-ratio above 88.72)"
     yield Metric(f"{at}overflow", meaning, "standard", lambda view: view.count(f"{view.level}/overflow"))
     yield Metric(f"{at}generations", "generation batches in the window", "full", _maximum("generations"))

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
     from numpy.typing import NDArray
 
 SUB_BUCKET_BITS = 5
@@ -48,6 +48,8 @@ def bucket_index(values: torch.Tensor) -> torch.Tensor:
     Returns:
         int64 of the same shape, in ``[0, N_BUCKETS)``.
     """
+    import torch  # slow to import, and reading a journal needs none of it
+
     bits = values.abs().view(torch.int32)
     offset = (_EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS
     magnitude = (bits >> (_MANTISSA_BITS - SUB_BUCKET_BITS)) - offset + 1
@@ -65,6 +67,8 @@ def count(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     Returns:
         int64 ``(N_BUCKETS,)``. Integer addition is exact, so the order of rows, batches and ranks is immaterial.
     """
+    import torch
+
     index = bucket_index(values).flatten()
     counts = torch.zeros(N_BUCKETS, dtype=torch.int64, device=values.device)
     return counts.scatter_add_(0, index, valid.flatten().to(torch.int64))
@@ -186,6 +190,5 @@ def to_sparse(counts: NDArray[np.int64]) -> dict[str, int]:
 def from_sparse(sparse: Mapping[str, int]) -> NDArray[np.int64]:
     """Inverse of :func:`to_sparse`."""
     counts = np.zeros(N_BUCKETS, dtype=np.int64)
-    for index, value in sparse.items():
-        counts[int(index)] = value
+    counts[[int(index) for index in sparse]] = list(sparse.values())
     return counts

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope.journal_schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, check_version
-from ratioscope.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
+
+    from ratioscope.record import Record
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,27 @@ class JournalReader:
 
     def records(self, *, superseded: bool = False) -> Iterator[Record]:
         """Records in the order of their step; with ``superseded``, all that were ever written, in their order."""
+        from ratioscope.record import Record  # needs torch, which whoever reads bodies only can do without
+
+        for body in self.bodies(superseded=superseded):
+            yield Record.from_json(json.loads(body))
+
+    def bodies(self, *, superseded: bool = False) -> Iterator[str]:
+        """The same as JSON text, for whoever needs only a part of each."""
         table, order = ("record", "id") if superseded else ("live", "step, id")
         with closing(self._connection.execute(f"SELECT body FROM {table} ORDER BY {order}")) as rows:
             for (body,) in rows:
-                yield Record.from_json(json.loads(body))
+                yield body
+
+    def first_records(self, limit: int = 16) -> list[Record]:
+        """The first records of the whole journal, in the order of writing."""
+        from ratioscope.record import Record
+
+        return [Record.from_json(json.loads(body)) for body in self.first_bodies(limit)]
+
+    def first_bodies(self, limit: int = 16) -> list[str]:
+        """The same as JSON text."""
+        return [body for (body,) in self._connection.execute("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))]
 
     def close(self) -> None:
         """Closes the file."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ratioscope.formulas import View
+from ratioscope.view import View
 
 if TYPE_CHECKING:
     from ratioscope.summary import RatioSummary

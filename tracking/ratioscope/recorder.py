@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope import runconfig
-from ratioscope.collective import all_merge, is_main_rank, world_size
+from ratioscope.collective import is_main_rank
 from ratioscope.correction import Correction, correct
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
@@ -82,9 +82,8 @@ class Recorder:
         self._run_name = run_name
         self._detail = detail
         self._close_timeout = close_timeout
-        self._group = group
         self._config = config
-        self._windows = Windows()
+        self._windows = Windows(correction, group)
         self._output: Output | None = None
         self._merge_s = 0.0
 
@@ -117,7 +116,8 @@ class Recorder:
             return
         if self._output is None:
             with self.incidents.guard("run config"):
-                config = runconfig.snapshot(self.correction, self._config, **(sections or {}))
+                own = {"detail": self._detail} | ({} if self._run_name is None else {"run_name": self._run_name})
+                config = runconfig.snapshot(self.correction, self._config, recorder=own, **(sections or {}))
                 self._output = Output(
                     self._trackers,
                     RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name),
@@ -157,7 +157,7 @@ class Recorder:
             ValueError: if a shape is not exactly as stated. The window counts the failure, and a later flush works.
             TypeError: if the log-probabilities are not floating-point.
         """
-        with self._windows.counting_failure(split, self.correction):
+        with self._windows.counting_failure(split):
             observation = Observation.of(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
             summary = RatioSummary.observe(observation, correction=self.correction, applied=applied)
         self._windows.add(split, summary)
@@ -216,21 +216,10 @@ class Recorder:
     def merge(self, *, step: int, split: str = "train") -> Record | None:
         """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
         start = time.perf_counter()
-        window = self._windows.take(split, self.correction)
         with self.incidents.guard("merging ranks"):
-            summary = all_merge(window, group=self._group)
-            failures = summary.count("errors")
-            if not failures and not summary.maxima[-1]:
-                return None
-            record = Record(
-                step=step,
-                split=split,
-                time=time.time(),
-                scalars=summary.metrics(),
-                summary=summary,
-                world_size=world_size(self._group),
-                events=tuple(self._events(summary)),
-            )
+            record = self._windows.close(split, step=step)
+            if record is not None and record.summary.count("disagreements") and is_main_rank():
+                self.incidents.report("weights disagree", record.events[-1])
             self._merge_s = time.perf_counter() - start
             return record
         return None
@@ -287,14 +276,3 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _events(self, summary: RatioSummary) -> list[str]:
-        events: list[str] = []
-        if failures := summary.count("errors"):
-            events.append(f"observations that failed and are not in this record: {failures}")
-        if differing := summary.count("disagreements"):
-            message = f"{differing} of the trainer's weights are not what the rule gives; corrected statistics withheld"
-            if is_main_rank():
-                self.incidents.report("weights disagree", message)
-            events.append(message)
-        return events

@@ -13,9 +13,10 @@ from ratioscope.journal import Journal
 from ratioscope.journal_reader import JournalReader
 from ratioscope.journal_schema import DIRECTORY, FILE, JournalError
 from ratioscope.trackers.base import RunContext
-from ratioscope.trackers.delivery import Background, Supply
+from ratioscope.trackers.delivery import Background
 from ratioscope.trackers.registry import names, resolve
 from ratioscope.trackers.rows import RowMaker
+from ratioscope.trackers.supply import Supply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def sync(
     *,
     to: Sequence[str] = (),
     run: str | None = None,
-    detail: str = "standard",
+    detail: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Delivers what is missing, oldest first, and notes each batch in the journal, so that it can be broken off.
@@ -48,7 +49,7 @@ def sync(
         path: a run's output directory, its ``ratioscope`` subfolder, or the journal file.
         to: trackers by name; also ones that the training did not report to. Empty for those that it did.
         run: deliver into the run with this id instead of a new one; with exactly one tracker in ``to``.
-        detail: which scalars are sent.
+        detail: which scalars are sent; None for those that the training sent.
         progress: hears how far it is.
 
     Returns:
@@ -59,7 +60,8 @@ def sync(
         JournalError: if a training writes the journal, it has no record, or it is none.
         ValueError: if a tracker's name or the detail is unknown, or ``run`` comes without exactly one tracker.
         ImportError: if a named tracker's package is missing.
-        Exception: what a tracker raises; what was delivered until then is noted.
+        Exception: what a tracker raises, after the others were served; an ``ExceptionGroup`` if several do. What was
+            delivered until then is noted.
     """
     if run is not None and len(set(to)) != 1:
         msg = f"got run={run!r} with trackers {list(to)}; expected exactly one tracker for a run's id"
@@ -67,9 +69,12 @@ def sync(
     wanted = [tracker.name for tracker in resolve(to)] if to else None
     with JournalReader(path) as reader:
         folder, attempts = _run_directory(reader.path), reader.attempts()
-    context = RunContext(config=attempts[-1].config if attempts else {}, output_dir=folder)
-    rows = RowMaker(detail)
+    config = attempts[-1].config if attempts else {}
+    own = config.get("recorder", {})
+    context = RunContext(config=config, output_dir=folder, run_name=own.get("run_name"))
+    rows = RowMaker(detail or own.get("detail", "standard"))
     delivered: dict[str, int] = {}
+    failures: list[Exception] = []
     with Journal(folder, config=None) as journal:
         first = journal.first_records()
         if not first:
@@ -77,8 +82,16 @@ def sync(
             raise JournalError(msg)
         rows.follow(first)
         for target in _targets(journal, wanted, run):
-            count = deliver(target, rows, context, progress)
-            delivered[target.tracker] = delivered.get(target.tracker, 0) + count
+            try:
+                count = deliver(target, rows, context, progress)
+                delivered[target.tracker] = delivered.get(target.tracker, 0) + count
+            except Exception as error:
+                failures.append(error)
+    if len(failures) > 1:
+        msg = f"{len(failures)} trackers failed"
+        raise ExceptionGroup(msg, failures)
+    if failures:
+        raise failures[0]
     return delivered
 
 

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ratioscope.collective import all_merge, world_size
+from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch.distributed as dist
+
     from ratioscope.correction import Correction
 
 
 class Windows:
-    """The open window of each split, on the device of its last batch."""
+    """The open window of each split, on the device of its last batch.
 
-    def __init__(self) -> None:
+    Args:
+        correction: the rule; None to watch raw ratios only.
+        group: process group to merge over; None for the default one.
+    """
+
+    def __init__(self, correction: Correction | None, group: dist.ProcessGroup | None) -> None:
+        self._correction = correction
+        self._group = group
         self._open: dict[str, RatioSummary] = {}
 
     def add(self, split: str, summary: RatioSummary) -> None:
@@ -25,14 +37,36 @@ class Windows:
         self._open[split] = summary if window is None else window.to(summary.maxima.device).merge(summary)
 
     @contextmanager
-    def counting_failure(self, split: str, correction: Correction | None) -> Iterator[None]:
+    def counting_failure(self, split: str) -> Iterator[None]:
         """Counts an exception of the block in the window, and lets it pass."""
         try:
             yield
         except Exception:
-            self._open[split] = self._open.get(split, RatioSummary.empty(correction)).failed()
+            self._open[split] = (self._open.get(split) or RatioSummary.empty(self._correction)).failed()
             raise
 
-    def take(self, split: str, correction: Correction | None) -> RatioSummary:
-        """Closes a window; an empty summary where nothing was observed."""
-        return self._open.pop(split, RatioSummary.empty(correction))
+    def take(self, split: str) -> RatioSummary:
+        """This rank's part of a window, which begins anew."""
+        return self._open.pop(split, None) or RatioSummary.empty(self._correction)
+
+    def close(self, split: str, *, step: int) -> Record | None:
+        """Closes a window, merged over ranks; every rank must call it. None if no rank observed anything."""
+        summary = all_merge(self.take(split), group=self._group)
+        if not summary.count("errors") and not summary.maxima[-1]:
+            return None
+        return Record(
+            step=step,
+            split=split,
+            time=time.time(),
+            scalars=summary.metrics(),
+            summary=summary,
+            world_size=world_size(self._group),
+            events=tuple(_events(summary)),
+        )
+
+
+def _events(summary: RatioSummary) -> Iterator[str]:
+    if failures := summary.count("errors"):
+        yield f"observations that failed and are not in this record: {failures}"
+    if differing := summary.count("disagreements"):
+        yield f"{differing} of the trainer's weights are not what the rule gives; corrected statistics withheld"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ratioscope.incidents import Incidents
     from ratioscope.journal_target import Target
     from ratioscope.trackers.base import Row, RunContext, Tracker
-    from ratioscope.trackers.rows import RowMaker
+    from ratioscope.trackers.supply import Supply
 
 BATCH = 64
 """Rows that are sent together at the most."""
@@ -21,20 +21,6 @@ PAUSE_S = 1.0
 """How long the thread rests after a delivery, so that records of short steps go together."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
 """How long a tracker that failed is left alone; the wait doubles from the first to the longest."""
-
-
-class Supply:
-    """What a tracker still has to receive, as the journal knows it."""
-
-    def __init__(self, target: Target, rows: RowMaker, *, reported: bool) -> None:
-        self.target = target
-        self._rows = rows
-        self._reported = reported
-
-    def take(self, limit: int) -> list[tuple[int, Row]]:
-        """The oldest missing rows with their records' ids."""
-        missing = self.target.missing(limit)
-        return [(identifier, self._rows.make(record, reported=self._reported)) for identifier, record in missing]
 
 
 class Background:

@@ -7,8 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.trackers.delivery import Background, Supply
+from ratioscope.trackers.delivery import Background
 from ratioscope.trackers.rows import RowMaker
+from ratioscope.trackers.supply import Supply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,10 @@ from ratioscope.histogram import even_bins, view_exponent
 from ratioscope.trackers.base import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from ratioscope.histogram import Bins
     from ratioscope.record import Record
@@ -23,12 +26,17 @@ class RowMaker:
 
     Args:
         detail: which scalars are sent, as in :mod:`ratioscope.metrics`.
+        exponents: bin widths ``2**exponent`` by level, where they are not to be chosen here.
+
+    Attributes:
+        wanted: keys of the statistics that are sent.
+        exponents: the widths chosen so far.
     """
 
-    def __init__(self, detail: str = "standard") -> None:
-        self._wanted, self._carried = metrics.keys(detail), metrics.keys("headline")
+    def __init__(self, detail: str = "standard", *, exponents: Mapping[str, int] | None = None) -> None:
+        self.wanted, self._carried = metrics.keys(detail), metrics.keys("headline")
         self._complete = detail == "full"
-        self._exponents: dict[str, int] = {}
+        self.exponents: dict[str, int] = dict(exponents or {})
 
     def follow(self, records: Iterable[Record]) -> None:
         """Chooses the widths that were chosen when these records, the run's first, were sent."""
@@ -45,7 +53,7 @@ class RowMaker:
         """
         prefix = "" if record.split == "train" else f"{record.split}/"
         health = record.health if self._complete else {}
-        wanted = self._wanted - self._carried if reported or record.logs else self._wanted
+        wanted = self.wanted - self._carried if reported or record.logs else self.wanted
         scalars = {prefix + key: value for key, value in record.scalars.items() if key in wanted}
         scalars |= {prefix + key: value for key, value in health.items()}
         bins = self.bins(record, prefix)
@@ -53,18 +61,38 @@ class RowMaker:
 
     def bins(self, record: Record, prefix: str = "") -> dict[str, Bins]:
         """Even bins of each histogram that has data."""
+        withheld = bool(record.summary.count("disagreements"))
+        rule = None if withheld else record.correction
+        return self.bins_of(record.counts, record.scalars, level=None if rule is None else rule.level, prefix=prefix)
+
+    def bins_of(
+        self,
+        counts_of: Callable[[str], NDArray[np.int64]],
+        scalars: Mapping[str, float],
+        *,
+        level: str | None,
+        prefix: str = "",
+    ) -> dict[str, Bins]:
+        """The same for a window that is not at hand as a record.
+
+        Args:
+            counts_of: bucket counts of a histogram by name.
+            scalars: the window's statistics.
+            level: level of the corrected ratios; None if there are none, or nothing can be said of them.
+            prefix: goes before each key.
+        """
         shown: dict[str, Bins] = {}
         for name in SHOWN:
-            counts = record.counts(name)
-            level = name.split("_")[0]
-            if level == "corrected":
-                if record.correction is None or record.summary.count("disagreements"):
+            at = name.split("_")[0]
+            if at == "corrected":
+                if level is None:
                     continue
-                level = record.correction.level
+                at = level
+            counts = counts_of(name)
             if not counts.any():
                 continue
-            if level not in self._exponents:
-                low, high = (record.scalars.get(f"ratioscope/{level}/log_ratio/{end}", 0.0) for end in ("min", "max"))
-                self._exponents[level] = view_exponent(counts, minimum=low, maximum=high)
-            shown[f"{prefix}ratioscope/hist/{name}"] = even_bins(counts, self._exponents[level])
+            if at not in self.exponents:
+                low, high = (scalars.get(f"ratioscope/{at}/log_ratio/{end}", 0.0) for end in ("min", "max"))
+                self.exponents[at] = view_exponent(counts, minimum=low, maximum=high)
+            shown[f"{prefix}ratioscope/hist/{name}"] = even_bins(counts, self.exponents[at])
         return shown

@@ -66,6 +66,10 @@ class Series:
         return [window.last_step for window in self.windows]
 
     def _add(self, step: int, counts: NDArray[np.int64]) -> None:
+        # What follows is pooled to as many records as the oldest window has, so that a long run is shown evenly.
+        if len(self.windows) > 1 and sum(w.records for w in self.windows[-2:]) <= self.windows[0].records:
+            newest = self.windows.pop()
+            self.windows[-1] = self.windows[-1].pooled(newest)
         self.windows.append(Window(step, step, 1, counts))
         if len(self.windows) > MAX_WINDOWS:
             *older, newest = self.windows
@@ -94,6 +98,16 @@ class History:
         if not known or not np.array_equal(known[-1].edges, bins.edges):
             known.append(Series(bins.edges))
         known[-1]._add(step, bins.counts)
+
+    def forget_from(self, step: int) -> None:
+        """Drops what is known from a step on, under every key."""
+        for known in self._series.values():
+            for series in known:
+                series._forget_from(step)
+
+    def keys(self) -> list[str]:
+        """Every key that has a window."""
+        return [key for key, known in self._series.items() if known[-1].windows]
 
     def latest(self, key: str) -> Series:
         """The series that a picture shows.

@@ -1,0 +1,88 @@
+"""Timeline: a run as reports see it, every statistic and histogram over its steps, wherever it was read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ratioscope.history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ratioscope.histogram import Bins
+
+
+@dataclass
+class Curve:
+    """One statistic over a run, in the order of its steps.
+
+    Attributes:
+        steps: the trainer's global step of each window that has the statistic.
+        times: milliseconds since the epoch at which each was closed.
+        values: finite floats.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, step: int, time: int, value: float) -> None:
+        """Appends one window."""
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+
+
+@dataclass
+class Timeline:
+    """A run, window by window.
+
+    Attributes:
+        name: what people call it; any text.
+        source: where it was read from; any text.
+        config: the run config, as :mod:`ratioscope.runconfig` makes it.
+        scalars: each statistic by full key; those of evaluations have ``eval/`` in front.
+        history: even bins of each histogram by key, ``ratioscope/hist/...``; bounded, so that old windows are pooled.
+        events: step and text.
+        windows: number of windows of each split.
+    """
+
+    name: str = ""
+    source: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    scalars: dict[str, Curve] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    events: list[tuple[int, str]] = field(default_factory=list)
+    windows: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        step: int,
+        split: str,
+        time: float,
+        scalars: Mapping[str, float],
+        histograms: Mapping[str, Bins],
+        events: Iterable[str] = (),
+    ) -> None:
+        """Appends one window, whose step is not below that of the last one of its split.
+
+        Args:
+            step: the trainer's global step.
+            split: ``"train"`` or ``"eval"``.
+            time: seconds since the epoch.
+            scalars: by full key.
+            histograms: by full key.
+            events: texts.
+        """
+        self.windows[split] = self.windows.get(split, 0) + 1
+        for key, value in scalars.items():
+            self.scalars.setdefault(key, Curve()).add(step, int(1000 * time), value)
+        for key, bins in histograms.items():
+            self.history.add(key, step, bins)
+        self.events += [(step, event) for event in events]
+
+    def last(self, key: str) -> float | None:
+        """The newest value of a statistic; None if it never had one."""
+        curve = self.scalars.get(key)
+        return curve.values[-1] if curve else None

@@ -1,0 +1,126 @@
+"""View: a summary's state on the host, by name, and the few readings that every formula builds on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ratioscope import histogram
+from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ratioscope.correction import Correction
+    from ratioscope.summary import RatioSummary
+
+QUANTILES = {
+    "p001": 0.001,
+    "p01": 0.01,
+    "p05": 0.05,
+    "p25": 0.25,
+    "p50": 0.5,
+    "p75": 0.75,
+    "p95": 0.95,
+    "p99": 0.99,
+    "p999": 0.999,
+}
+
+_MAX_LOG = math.log(1.7976931348623157e308)
+
+
+@dataclass(frozen=True)
+class View:
+    """A summary on the host, by name.
+
+    Attributes:
+        correction: the rule, or None.
+        level: the level of the mode; ``"token"`` where there is no rule.
+        trusted: False if the trainer's own weights differed from ours, so that nothing is said of weights.
+        sums: values of ``slots.SUMS``.
+        maxima: values of ``slots.MAXIMA``.
+        counts: values of ``slots.COUNTS``.
+        histograms: bucket counts by ``slots.HISTOGRAMS``.
+    """
+
+    correction: Correction | None
+    level: str
+    trusted: bool
+    sums: Mapping[str, float]
+    maxima: Mapping[str, float]
+    counts: Mapping[str, int]
+    histograms: Mapping[str, NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, summary: RatioSummary) -> View:
+        """Copies the state to the host in one transfer."""
+        host = summary if summary.maxima.device.type == "cpu" else type(summary).unpack(summary.pack().cpu())
+        counts = dict(zip(COUNTS, host.counts.tolist(), strict=True))
+        return cls(
+            correction=summary.correction,
+            level="token" if summary.correction is None else summary.correction.level,
+            trusted=counts["disagreements"] == 0,
+            sums=dict(zip(SUMS, host.sums.tolist(), strict=True)),
+            maxima=dict(zip(MAXIMA, host.maxima.tolist(), strict=True)),
+            counts=counts,
+            histograms=dict(zip(HISTOGRAMS, host.histograms.numpy(), strict=True)),
+        )
+
+    def mean(self, total: str, n: str, *, scale: float = 1.0) -> float | None:
+        """A sum over its count."""
+        return scale * self.sums[total] / self.counts[n] if self.counts[n] else None
+
+    def fraction(self, part: str, n: str) -> float | None:
+        """A count over another."""
+        return self.counts[part] / self.counts[n] if self.counts[n] else None
+
+    def count(self, name: str) -> float:
+        """A count, 0 included."""
+        return float(self.counts[name])
+
+    def slot_max(self, name: str) -> float | None:
+        """A maximum, None where nothing was seen."""
+        value = self.maxima[name]
+        return None if value == -math.inf else value
+
+    def maximum(self, name: str) -> float | None:
+        """Largest value seen."""
+        return self.slot_max(f"{name}/max")
+
+    def minimum(self, name: str) -> float | None:
+        """Smallest value seen."""
+        negated = self.slot_max(f"{name}/-min")
+        return None if negated is None else -negated
+
+    def exp(self, log: float | None) -> float | None:
+        """Exponential, None where float64 cannot hold it."""
+        return None if log is None or log > _MAX_LOG else math.exp(log)
+
+    def ratio_min(self, level: str) -> float | None:
+        """Smallest ratio of a level, exact."""
+        return self.exp(self.minimum(level))
+
+    def ratio_max(self, level: str) -> float | None:
+        """Largest ratio of a level, exact."""
+        return self.exp(self.maximum(level))
+
+    def ratio_mean(self, level: str) -> float | None:
+        """Mean ratio of a level, from the sum relative to the largest ratio."""
+        largest, n = self.maximum(level), self.counts[f"{level}/n"]
+        return None if largest is None else self.exp(largest + math.log(self.sums[f"{level}/w"] / n))
+
+    def ratio_quantile(self, level: str, name: str) -> float | None:
+        """Exponential of a quantile of the log-ratio."""
+        low, high = self.minimum(level), self.maximum(level)
+        if low is None or high is None:
+            return None
+        counts = self.histograms[f"{level}_log_ratio"]
+        return self.exp(histogram.quantile(counts, QUANTILES[name], minimum=low, maximum=high))
+
+    def corrected(self, value: float | None) -> float | None:
+        """The value, unless nothing can be said of the weights."""
+        return value if self.trusted and self.correction is not None else None
