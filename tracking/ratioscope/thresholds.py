@@ -73,7 +73,7 @@ def pool(records: Iterable[Record]) -> Pool | None:
 def grid(
     mode: str, *, lowers: Sequence[float | None], uppers: Sequence[float | None], own: Correction | None = None
 ) -> list[Correction]:
-    """Rules of one mode with every pair of bounds that are in order and not both open, and the run's own if it has this mode.
+    """Rules of one mode with every pair of bounds in order and not both open, and the run's own if it has the mode.
 
     Args:
         mode: one of :data:`MODES`.

@@ -51,7 +51,7 @@ def render(
         if windows is None:
             parts.append(_table(listed, pooled.own))
         else:
-            parts[-1] = Text("of single windows: the median, and the worst with its step", "dim")
+            parts.insert(-1, Text("of single windows: the median, and the worst with its step", "dim"))
             parts.append(_worst_table(listed, [(step, each[mode]) for step, each in windows], pooled.own))
     if advice:
         parts += [Text(), Text(f"{advice} {_SCOPE}")]
@@ -149,20 +149,28 @@ def _percent(value: float) -> str:
 
 def _share(number: Bounded | None) -> str:
     """A fraction in percent, and its error."""
-    return _NONE if number is None else _with_error(_percent(number.value), 100.0 * number.error)
+    if number is None:
+        return _NONE
+    return _with_error(_percent(number.value), 100.0 * number.value, 100.0 * number.error)
 
 
 def _weight(number: Bounded | None) -> str:
     """A mean weight or an effective sample size, and its error."""
-    return _NONE if number is None else _with_error(_number(number.value), number.error)
+    return _NONE if number is None else _with_error(_number(number.value), number.value, number.error)
 
 
-def _with_error(text: str, error: float) -> str:
-    """A number with the error that it can have, rounded up to one digit; without one that its digits do not show."""
+def _with_error(text: str, value: float, error: float) -> str:
+    """A number to the first digit of its error, which covers what rounding adds.
+
+    Args:
+        text: how it is written where its digits do not show the error.
+        value: the number.
+        error: how far the true one may be.
+    """
     decimals = len(text.partition(".")[2])
     if "e" in text or error < 0.5 * 10.0**-decimals:
         return text
-    first = math.floor(math.log10(error))
-    up = math.ceil(round(error / 10.0**first, 6)) * 10.0**first
-    digits = max(0, -math.floor(math.log10(up) + 1e-9))
-    return f"{float(text):.{digits}f} ±{up:.{digits}f}"
+    digits = max(0, -math.floor(math.log10(error)))
+    shown = round(value, digits)
+    error += abs(shown - value)
+    return f"{shown:.{digits}f} ±{math.ceil(error * 10.0**digits - 1e-6) / 10.0**digits:.{digits}f}"
