@@ -72,6 +72,7 @@ class Cells:
 
     @classmethod
     def of(cls, counts: NDArray[np.int64], correction: Correction, minimum: float, maximum: float) -> Cells:
+        """Divides the buckets, ``(N_BUCKETS,)``, of log-ratios from ``minimum`` to ``maximum``."""
         held = np.flatnonzero(counts)
         start = np.clip(np.concatenate([[-np.inf], BOUNDARIES])[held], minimum, maximum)
         end = np.clip(np.concatenate([BOUNDARIES, [np.inf]])[held], minimum, maximum)
@@ -155,8 +156,9 @@ def _shares(never: NDArray[np.bool_], always: NDArray[np.bool_], guess: Array) -
 
 def _mean_power(start: Array, end: Array, power: int) -> Array:
     """Mean of ``exp(power * d)`` over d from start to end."""
-    width = power * np.where(end > start, end - start, 0.0)
-    mean: Array = np.exp(power * start) * np.where(width > 0, np.expm1(width) / np.where(width > 0, width, 1.0), 1.0)
+    wide = end > start
+    width = power * (np.where(wide, end, 0.0) - np.where(wide, start, 0.0))  # both may be minus infinity
+    mean: Array = np.exp(power * end) * np.where(wide, -np.expm1(-width) / np.where(wide, width, 1.0), 1.0)
     return mean
 
 

@@ -94,7 +94,7 @@ def grid(
 
 def _tightness(rule: Correction) -> tuple[float, float]:
     """Sorts the smallest cap first, then the largest lower bound."""
-    return (math.inf if rule.upper is None else rule.upper, -math.inf if rule.lower is None else -rule.lower)
+    return (math.inf if rule.upper is None else rule.upper, math.inf if rule.lower is None else -rule.lower)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def parse_steps(text: str) -> Steps:
 
 
 def parse_bounds(text: str, points: int) -> list[float | None]:
-    """Reads bounds: ``1.1:5`` for so many from 1.1 to 5 in even ratios, a list ``1.2,2,3``, one value, or ``none``.
+    """Reads bounds: ``1.1:5`` for so many from 1.1 to 5 in even ratios, one ratio, ``none``, or several with commas.
 
     Args:
         text: what was asked for.
@@ -65,40 +65,35 @@ def parse_bounds(text: str, points: int) -> list[float | None]:
     Raises:
         ValueError: if it is none of these.
     """
-    first, colon, last = text.partition(":")
-    try:
-        if colon:
-            low, high = _positive(first), _positive(last)
-            if low < high:
-                return list(_between(low, high, points))
-        else:
-            return [None if part.strip() == OPEN else _number(part) for part in text.split(",")]
-    except ValueError:
-        pass
-    msg = f"got {text!r}; expected a range of ratios as 1.1:5, a list as 1.2,2,3, one ratio, or {OPEN}"
-    raise ValueError(msg)
+    bounds: list[float | None] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        try:
+            if colon:
+                bounds += _between(_number(first), _number(last), points)
+            else:
+                bounds.append(None if part.strip() == OPEN else _number(part))
+        except ValueError:
+            msg = f"got {part!r}; expected a range of ratios as 1.1:5, one ratio, {OPEN}, or several with commas"
+            raise ValueError(msg) from None
+    return list(dict.fromkeys(bounds))
 
 
 def _between(low: float, high: float, points: int) -> list[float]:
     """Evenly spaced on a log scale, with no more digits than tell them apart."""
+    if not 0.0 < low < high:
+        raise ValueError
     exact = np.geomspace(low, high, points).tolist()
+    rounded = exact
     for digits in range(3, 18):
         rounded = [low, *(float(f"{value:.{digits}g}") for value in exact[1:-1]), high]
         if all(one < other for one, other in pairwise(rounded)):
-            return rounded
-    msg = f"{points} bounds from {low:g} to {high:g} are more than there are numbers"
-    raise ValueError(msg)
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if value == 0.0:
-        raise ValueError(text)
-    return value
+            break
+    return rounded
 
 
 def _number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value) or value < 0.0:
-        raise ValueError(text)
+        raise ValueError
     return value

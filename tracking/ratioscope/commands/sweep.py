@@ -29,9 +29,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("path", help="a run's output directory, or its journal")
     modes = "token_truncate, token_mask, sequence_truncate, sequence_mask (default: the run's own)"
     parser.add_argument("--modes", metavar="MODE[,MODE]", help=modes)
-    cap = f"upper bounds: a range 1.1:5, a list 1.2,2,3, one, or none (default: {_CAPS}, or the run's own)"
+    cap = f"upper bounds: a range 1.1:5, one ratio, none, or several with commas (default: {_CAPS})"
     parser.add_argument("--clip-max", metavar="BOUNDS", help=cap)
-    parser.add_argument("--clip-min", metavar="BOUNDS", help="lower bounds, likewise (default: the run's own)")
+    floor = "lower bounds, likewise; upper ones are then the run's own unless given (default: the run's own)"
+    parser.add_argument("--clip-min", metavar="BOUNDS", help=floor)
     parser.add_argument("--points", type=int, default=9, metavar="N", help="bounds in a range (default: 9)")
     parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
     parser.add_argument("--per-step", action="store_true", help="each window by itself: median and worst")

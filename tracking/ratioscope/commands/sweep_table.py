@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ratioscope.correction import Correction
-    from ratioscope.sweep import Bounded, Outcome
+    from ratioscope.sweep import Outcome
+    from ratioscope.sweep_cells import Bounded
     from ratioscope.thresholds import Pool
 
     Outcomes = Mapping[str, Sequence[Outcome]]
