@@ -83,7 +83,7 @@ def _between(low: float, high: float, points: int) -> list[float]:
     """Evenly spaced on a log scale, with no more digits than tell them apart."""
     if not 0.0 < low < high:
         raise ValueError
-    exact = np.geomspace(low, high, points).tolist()
+    exact: list[float] = np.geomspace(low, high, points).tolist()
     rounded = exact
     for digits in range(3, 18):
         rounded = [low, *(float(f"{value:.{digits}g}") for value in exact[1:-1]), high]
