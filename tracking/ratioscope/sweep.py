@@ -1,8 +1,8 @@
 """What another rule would have done, from stored histograms of raw log-ratios.
 
-A bucket's log-ratios lie between its edges, the outermost ones between the exact extremes. So each number comes with
-an interval that holds it: a bucket that a bound divides is put wholly on either side, and every weight is taken at
-either edge. Where the sums of all raw weights are known, what the rule takes away is bounded too, and the narrower of
+A bucket's log-ratios lie between its edges and between the extremes, which are exact. So each number comes with an
+interval that holds it: a bucket that a bound divides is put wholly on either side, and every weight is taken at either
+edge. Where the sums of all raw weights are known, what the rule takes away is bounded too, and the narrower of
 the two intervals is given. The value in it takes the log-ratios of a bucket to be spread evenly.
 
 Two things are not in the intervals. A trainer compares and exponentiates in float32, so a ratio within about 1e-7 of a

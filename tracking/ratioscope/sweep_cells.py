@@ -48,7 +48,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Cells:
-    """The buckets that hold something, ``(k,)`` each, and how the bounds divide them.
+    """The two extremes and the buckets that hold something else, ``(k,)`` each, and how the bounds divide them.
 
     Attributes:
         counts: how many each holds.
@@ -72,17 +72,26 @@ class Cells:
 
     @classmethod
     def of(cls, counts: NDArray[np.int64], correction: Correction, minimum: float, maximum: float) -> Cells:
-        """Divides the buckets, ``(N_BUCKETS,)``, of log-ratios from ``minimum`` to ``maximum``."""
+        """Divides the buckets, ``(N_BUCKETS,)``, of log-ratios from ``minimum`` to ``maximum``, which stand apart."""
+        apart = np.array([minimum, maximum])[: int(counts.sum())]
+        held = np.flatnonzero(counts)
+        counts = counts.copy()
+        np.subtract.at(counts, [held[0], held[-1]][: apart.size], 1)
         held = np.flatnonzero(counts)
         start = np.clip(np.concatenate([[-np.inf], BOUNDARIES])[held], minimum, maximum)
         end = np.clip(np.concatenate([BOUNDARIES, [np.inf]])[held], minimum, maximum)
+        start, end = np.concatenate([apart, start]), np.concatenate([apart, end])
         low, high = correction.log_bounds
         lower, upper = -math.inf if low is None else _at_edge(low), math.inf if high is None else _at_edge(high)
         width = np.where(end > start, end - start, 1.0)
-        below = _shares(start >= lower, end <= lower, (lower - start) / width)
-        above = _shares(end <= upper, start >= upper, (end - upper) / width)
+        # Only at an edge does a bucket that ends there hold nothing on the bound itself, which is kept.
+        all_below = (end < lower) | ((end == lower) & np.isin(lower, BOUNDARIES))
+        all_above = (start > upper) | ((start == upper) & np.isin(upper, BOUNDARIES))
+        below = _shares(start >= lower, all_below, (lower - start) / width)
+        above = _shares(end <= upper, all_above, (end - upper) / width)
         masks = correction.action == "mask"
-        return cls(counts[held].astype(np.float64), start, end, lower, upper, below, above, masks)
+        number = np.concatenate([np.ones(apart.size), counts[held].astype(np.float64)])
+        return cls(number, start, end, lower, upper, below, above, masks)
 
     @property
     def modified(self) -> tuple[Array, Array, Array]:
