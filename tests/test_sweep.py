@@ -16,7 +16,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import ratioscope as rs
-from ratioscope import histogram
+from ratioscope import histogram, sources
 from ratioscope.cli import main
 from ratioscope.journal_reader import JournalReader
 from ratioscope.sweep import Outcome, recorded, sweep, sweep_view
@@ -374,6 +374,21 @@ def test_wrong_usage_is_named(
         main(["sweep", str(tmp_path), *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_a_sweep_cannot_do_is_said(
+    stored: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No journal, a tracker's address, and a missing package each end with a line that says what to do."""
+    assert main(["sweep", str(tmp_path), "--json"]) == 1
+    assert "found no journal there" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["sweep", str(stored.folder)]) == 1
+    assert 'pip install "ratioscope[report]", or ask for --json' in capsys.readouterr().err
+    monkeypatch.setattr(sources, "tracker_of", lambda address: "wandb")
+    with pytest.raises(SystemExit):
+        main(["sweep", "wandb:me/project/run", "--json"])
+    assert "a tracker has even bins only, expected a journal" in capsys.readouterr().err
 
 
 def test_table_fits_80_columns(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SAME_LOG = 1e-15  # what exp and log of a float64 lose together
 _SUM_ROUNDING = 1e-12  # relative, of a float64 sum over many windows
 _LARGEST_LOG = 700.0  # exp of it is a float64 still
+_STARTS, _ENDS = np.concatenate([[-np.inf], BOUNDARIES]), np.concatenate([BOUNDARIES, [np.inf]])
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,15 @@ class Cells:
         counts = counts.copy()
         np.subtract.at(counts, [held[0], held[-1]][: apart.size], 1)
         held = np.flatnonzero(counts)
-        start = np.clip(np.concatenate([[-np.inf], BOUNDARIES])[held], minimum, maximum)
-        end = np.clip(np.concatenate([BOUNDARIES, [np.inf]])[held], minimum, maximum)
+        start = np.clip(_STARTS[held], minimum, maximum)
+        end = np.clip(_ENDS[held], minimum, maximum)
         start, end = np.concatenate([apart, start]), np.concatenate([apart, end])
         low, high = correction.log_bounds
-        lower, upper = -math.inf if low is None else _at_edge(low), math.inf if high is None else _at_edge(high)
+        (lower, lower_is_edge), (upper, upper_is_edge) = _at_edge(low, -math.inf), _at_edge(high, math.inf)
         width = np.where(end > start, end - start, 1.0)
         # Only at an edge does a bucket that ends there hold nothing on the bound itself, which is kept.
-        all_below = (end < lower) | ((end == lower) & np.isin(lower, BOUNDARIES))
-        all_above = (start > upper) | ((start == upper) & np.isin(upper, BOUNDARIES))
+        all_below = end <= lower if lower_is_edge else end < lower
+        all_above = start >= upper if upper_is_edge else start > upper
         below = _shares(start >= lower, all_below, (lower - start) / width)
         above = _shares(end <= upper, all_above, (end - upper) / width)
         masks = correction.action == "mask"
@@ -171,7 +172,12 @@ def _mean_power(start: Array, end: Array, power: int) -> Array:
     return mean
 
 
-def _at_edge(bound: float) -> float:
-    """A bound's logarithm; the edge that it is but for rounding, if there is one."""
-    nearest = float(BOUNDARIES[np.abs(BOUNDARIES - bound).argmin()])
-    return nearest if abs(bound - nearest) <= _SAME_LOG * max(1.0, abs(nearest)) else bound
+def _at_edge(bound: float | None, no_bound: float) -> tuple[float, bool]:
+    """A bound's logarithm, and whether it is a bucket's edge, which it then is but for rounding."""
+    if bound is None:
+        return no_bound, False
+    after = int(np.searchsorted(BOUNDARIES, bound))
+    for edge in BOUNDARIES[max(0, after - 1) : after + 1].tolist():
+        if abs(bound - edge) <= _SAME_LOG * max(1.0, abs(edge)):
+            return edge, True
+    return bound, False
