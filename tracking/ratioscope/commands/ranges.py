@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
 OPEN = "none"
 """Stands for no bound."""
 
@@ -83,7 +81,7 @@ def _between(low: float, high: float, points: int) -> list[float]:
     """Evenly spaced on a log scale, with no more digits than tell them apart."""
     if not 0.0 < low < high:
         raise ValueError
-    exact: list[float] = np.geomspace(low, high, points).tolist()
+    exact = [low * (high / low) ** (at / (points - 1)) for at in range(points)]
     rounded = exact
     for digits in range(3, 18):
         rounded = [low, *(float(f"{value:.{digits}g}") for value in exact[1:-1]), high]
