@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ratioscope import histogram
-from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+from ratioscope import histogram, lengths
+from ratioscope.places import Places, no_place_sums, place_sums
+from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
+from ratioscope.top import Top
 
 if TYPE_CHECKING:
     from ratioscope.correction import Correction
@@ -33,6 +35,8 @@ class _Tally:
     maxima: Named = field(default_factory=dict)
     sums: Named = field(default_factory=dict)
     counts: Named = field(default_factory=dict)
+    ratios_of_row: torch.Tensor | None = None
+    modified_of_row: torch.Tensor | None = None
 
     def extremes(self, name: str, values: torch.Tensor, valid: torch.Tensor) -> None:
         self.maxima[f"{name}/max"] = _max(values, valid)
@@ -41,8 +45,8 @@ class _Tally:
 
 def reduce(
     observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Maxima, sums, counts and histograms of one batch, as the fields of ``RatioSummary`` of those names."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Top]:
+    """The state of one batch, as the fields of ``RatioSummary`` but its correction, in order."""
     valid, device = observation.valid, observation.valid.device
     tokens_in_row = valid.sum(dim=-1)
     live = tokens_in_row > 0
@@ -55,7 +59,8 @@ def reduce(
     _level(tally, "token", d, valid)
     _level(tally, "sequence", row_d, live)
     _tokens(tally, observation, d)
-    _rows(tally, observation, d, live, divisor)
+    abs_mean = _row_sum(d.abs()) / divisor
+    _rows(tally, observation, d, live, divisor, abs_mean)
     geometric = row_d / divisor
     tally.sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
     tally.extremes("geometric", geometric, live)
@@ -69,12 +74,22 @@ def reduce(
         histograms["corrected_log_ratio"] = _corrected(tally, observation, correction, applied, row_log_ratio, live)
     tally.maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
 
+    if valid.shape[-1]:
+        places = Places.of(observation)
+        by_place, top = place_sums(observation, places, d), Top.of(observation, places, row_d, abs_mean)
+    else:
+        by_place, top = no_place_sums(device), Top.empty(device)
+
     nothing = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64, device=device)
+    sums = _stack(SUMS[: -len(PLACE_SUMS)], tally.sums, 0.0, torch.float64, device)
+    counts = _stack(COUNTS[: -len(PLACE_COUNTS)], tally.counts, 0, torch.int64, device)
     return (
         _stack(MAXIMA, tally.maxima, -torch.inf, torch.float64, device),
-        _stack(SUMS, tally.sums, 0.0, torch.float64, device),
-        _stack(COUNTS, tally.counts, 0, torch.int64, device),
+        torch.cat([sums, by_place[0]]),
+        torch.cat([counts, by_place[1]]),
         torch.stack([histograms.get(name, nothing) for name in HISTOGRAMS]),
+        lengths.count(tokens_in_row, tally.ratios_of_row, tally.modified_of_row),
+        top,
     )
 
 
@@ -131,8 +146,14 @@ def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor) -> None:
         tally.counts[f"outside/{low:g}_{high:g}"] = (valid & outside).sum()
 
 
-def _rows(tally: _Tally, observation: Observation, d: torch.Tensor, live: torch.Tensor, divisor: torch.Tensor) -> None:
-    abs_mean = _row_sum(d.abs()) / divisor
+def _rows(
+    tally: _Tally,
+    observation: Observation,
+    d: torch.Tensor,
+    live: torch.Tensor,
+    divisor: torch.Tensor,
+    abs_mean: torch.Tensor,
+) -> None:
     tally.maxima["row/abs_mean_max"] = _max(abs_mean, live)
     tally.counts["row/over_1nat"] = (abs_mean > 1.0).sum()
     train = observation.train.double().sum(dim=-1) / divisor
@@ -160,6 +181,7 @@ def _corrected(
         log_ratio, valid = row_log_ratio, live.unsqueeze(-1)
     low, high = low & valid, high & valid
     modified = low | high
+    tally.ratios_of_row, tally.modified_of_row = valid.sum(dim=-1), modified.sum(dim=-1)
     weight = _where(valid, weights.double())
     tally.counts |= {"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()}
     tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
