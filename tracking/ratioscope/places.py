@@ -18,8 +18,8 @@ class Places:
     """Where each valid token stands in its row.
 
     Attributes:
-        position: int64 ``(B, T)``, the token's index among the row's valid tokens; meaningless where not valid.
-        n: int64 ``(B, 1)``, valid tokens of the row.
+        position: int32 ``(B, T)``, the token's index among the row's valid tokens; meaningless where not valid.
+        n: int32 ``(B, 1)``, valid tokens of the row.
         last: int64 ``(B, 1)``, column of the row's last valid token; meaningless in a row without one.
     """
 
@@ -30,12 +30,14 @@ class Places:
     @classmethod
     def of(cls, observation: Observation) -> Places:
         """Counts along each row, which must have at least one column, without a host sync."""
-        seen = observation.valid.cumsum(dim=-1).contiguous()
+        seen = observation.valid.cumsum(dim=-1, dtype=torch.int32).contiguous()
         n = seen[:, -1:].contiguous()
         return cls(position=seen - 1, n=n, last=torch.searchsorted(seen, n))
 
 
-def place_sums(observation: Observation, places: Places, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def place_sums(
+    observation: Observation, places: Places, d: torch.Tensor, abs_d: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of d and of its absolute value, and counts of valid tokens, by place; without a host sync.
 
     A token at position k of n is in tenth ``floor(10 k / n)``. A turn is a run of masked-in tokens: a hole in the mask,
@@ -45,25 +47,26 @@ def place_sums(observation: Observation, places: Places, d: torch.Tensor) -> tup
         observation: the batch.
         places: its places.
         d: float64 ``(B, T)`` log-ratios, 0 where not valid.
+        abs_d: their absolute values.
 
     Returns:
         float64 as ``slots.PLACE_SUMS`` and int64 as ``slots.PLACE_COUNTS``.
     """
     masked_in = observation.masked_in
     begins = masked_in & ~torch.nn.functional.pad(masked_in[:, :-1], (1, 0))
-    turn = begins.cumsum(dim=-1).clamp(1, len(TURNS)) - 1
-    tenth = 10 * places.position.clamp(min=0) // places.n.clamp(min=1)
-    cell = turn * len(DECILES) + tenth
-    cells = len(TURNS) * len(DECILES)
-    rows = len(d)
-
-    def summed(values: torch.Tensor) -> torch.Tensor:
-        by_row = torch.zeros(rows, cells, dtype=values.dtype, device=values.device)
-        table = by_row.scatter_add_(1, cell, values).sum(dim=0).view(len(TURNS), len(DECILES))
-        last = values.gather(1, places.last).sum(dim=0)
-        return torch.cat([table.sum(dim=0), table.sum(dim=1), last])
-
-    return torch.cat([summed(d), summed(d.abs())]), summed(observation.valid.to(torch.int64))
+    turn = begins.cumsum(dim=-1, dtype=torch.int32).clamp(max=len(TURNS))
+    tenth = torch.div(len(DECILES) * places.position, places.n.clamp(min=1), rounding_mode="floor")
+    # Before a row's first valid token this is too small, and what is added there is 0.
+    cell = (turn * len(DECILES) + tenth).clamp(min=0).to(torch.int64)
+    parts = (d, abs_d, observation.valid.double())
+    turns = 1 + len(TURNS)  # the first is what stands before any turn: nothing
+    cells = d.new_zeros(len(parts), len(d), turns * len(DECILES))
+    for row, part in zip(cells, parts, strict=True):
+        row.scatter_add_(1, cell, part)
+    by_turn = cells.sum(dim=1).view(len(parts), turns, len(DECILES))[:, 1:]
+    last = torch.stack([part.gather(1, places.last) for part in parts]).sum(dim=1)
+    places_of = torch.cat([by_turn.sum(dim=1), by_turn.sum(dim=2), last], dim=1)
+    return places_of[:2].flatten(), places_of[2].to(torch.int64)
 
 
 def no_place_sums(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

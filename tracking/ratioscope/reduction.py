@@ -39,8 +39,8 @@ class _Tally:
     modified_of_row: torch.Tensor | None = None
 
     def extremes(self, name: str, values: torch.Tensor, valid: torch.Tensor) -> None:
-        self.maxima[f"{name}/max"] = _max(values, valid)
-        self.maxima[f"{name}/-min"] = _max(-values, valid)
+        self.maxima[f"{name}/max"] = _max(values, valid).double()
+        self.maxima[f"{name}/-min"] = -_min(values, valid).double()
 
 
 def reduce(
@@ -56,10 +56,13 @@ def reduce(
     row_d = _row_sum(d).clamp(-_FLOAT32_MAX, _FLOAT32_MAX).float().double()
 
     tally = _Tally(counts=_validity(observation, live))
-    _level(tally, "token", d, valid)
-    _level(tally, "sequence", row_d, live)
-    _tokens(tally, observation, d)
-    abs_mean = _row_sum(d.abs()) / divisor
+    abs_d = d.abs()
+    tally.extremes("token", observation.log_ratio, valid)
+    tally.extremes("sequence", row_d, live)
+    _level(tally, "token", d, abs_d, valid)
+    _level(tally, "sequence", row_d, row_d.abs(), live)
+    _tokens(tally, observation, d, abs_d)
+    abs_mean = _row_sum(abs_d) / divisor
     _rows(tally, observation, d, live, divisor, abs_mean)
     geometric = row_d / divisor
     tally.sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
@@ -76,7 +79,7 @@ def reduce(
 
     if valid.shape[-1]:
         places = Places.of(observation)
-        by_place, top = place_sums(observation, places, d), Top.of(observation, places, row_d, abs_mean)
+        by_place, top = place_sums(observation, places, d, abs_d), Top.of(observation, places, row_d, abs_mean)
     else:
         by_place, top = no_place_sums(device), Top.empty(device)
 
@@ -107,15 +110,14 @@ def _validity(observation: Observation, live: torch.Tensor) -> Named:
     }
 
 
-def _level(tally: _Tally, level: str, d: torch.Tensor, valid: torch.Tensor) -> None:
-    """The statistics that tokens and rows share."""
-    tally.extremes(level, d, valid)
+def _level(tally: _Tally, level: str, d: torch.Tensor, abs_d: torch.Tensor, valid: torch.Tensor) -> None:
+    """The statistics that tokens and rows share, but extremes, which come first."""
     relative = d - tally.maxima[f"{level}/max"]
     weight = _where(valid, relative.exp())
     excess = d.expm1()
     tally.sums |= {
         f"{level}/d": d.sum(),
-        f"{level}/abs_d": d.abs().sum(),
+        f"{level}/abs_d": abs_d.sum(),
         f"{level}/d2": d.square().sum(),
         f"{level}/k3": (excess - d).sum(),
         f"{level}/excess": excess.sum(),
@@ -127,12 +129,12 @@ def _level(tally: _Tally, level: str, d: torch.Tensor, valid: torch.Tensor) -> N
     tally.counts[f"{level}/overflow"] = (d > OVERFLOW).sum()
 
 
-def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor) -> None:
+def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor) -> None:
     valid = observation.valid
     x, y = observation.rollout.double(), observation.train.double()
     tally.sums |= {
         "token/reverse_k3": ((-d).expm1() + d).sum(),
-        "token/mult_prob_error": _where(valid, d.abs().exp()).sum(),
+        "token/mult_prob_error": _where(valid, abs_d.exp()).sum(),
         **_second_moments("logp", x, y),
     }
     p, q = _where(valid, y.exp()), _where(valid, x.exp())
@@ -185,7 +187,7 @@ def _corrected(
     weight = _where(valid, weights.double())
     tally.counts |= {"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()}
     tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
-    tally.extremes("corrected", weights.double(), valid)
+    tally.extremes("corrected", weights, valid)
     if applied is not None:
         expected = correction.apply(correction.raw_ratio(observation.step_log_ratio))
         same_shape = applied.shape == expected.shape
@@ -207,7 +209,7 @@ def _by_advantage(
     valid: torch.Tensor,
     modified: torch.Tensor,
 ) -> None:
-    advantage = advantages.unsqueeze(-1).expand_as(raw).double()
+    advantage = advantages.unsqueeze(-1).double()
     for name, side in (("positive", advantage > 0), ("negative", advantage < 0)):
         tally.counts[f"{name}_advantage/n"] = (valid & side).sum()
         tally.counts[f"{name}_advantage/modified"] = (modified & side).sum()
@@ -237,6 +239,13 @@ def _max(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     if values.numel() == 0:
         return torch.full((), -torch.inf, dtype=values.dtype, device=values.device)
     return torch.where(valid, values, -torch.inf).max()
+
+
+def _min(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Smallest valid value, infinity if there is none."""
+    if values.numel() == 0:
+        return torch.full((), torch.inf, dtype=values.dtype, device=values.device)
+    return torch.where(valid, values, torch.inf).min()
 
 
 def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

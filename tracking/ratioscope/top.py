@@ -31,7 +31,7 @@ TOP_SIZE = N_LOG_RATIOS + N_TOKENS * len(TOKEN_COLUMNS) + N_ROWS * len(ROW_COLUM
 _VALUE, _N, _FINGERPRINT, _POSITION = range(len(KEYED))
 _RANK = len(KEYED)
 
-# Odd multipliers below 2**63 whose products wrap; what they are is immaterial, each makes one thing count differently.
+# Odd multipliers whose products wrap; what they are is immaterial, each makes one thing count differently.
 _STEP, _TRAIN, _ROLLOUT, _TOKEN, _MASK, _ADVANTAGE, _MIX = (
     0x5851F42D4C957F2D,
     0x2545F4914F6CDD1D,
@@ -42,6 +42,9 @@ _STEP, _TRAIN, _ROLLOUT, _TOKEN, _MASK, _ADVANTAGE, _MIX = (
     0x1EC4CEB9FE1A85ED,
 )
 _BACK = (pow(_STEP, -1, 2**64) + 2**63) % 2**64 - 2**63  # the inverse of _STEP, as a signed integer
+_SPREAD = 0x3C6EF373
+_NO_TOKEN = -(2**31)
+"""Keys below this are of no valid token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,21 +141,28 @@ class Top:
 
 def _largest(values: torch.Tensor) -> torch.Tensor:
     found = values.topk(min(N_LOG_RATIOS, len(values))).values
-    return torch.nn.functional.pad(found, (0, N_LOG_RATIOS - len(found)), value=-torch.inf)
+    missing = N_LOG_RATIOS - len(found)
+    return torch.nn.functional.pad(found, (0, missing), value=-torch.inf) if missing else found
 
 
 def _best(table: torch.Tensor, size: int) -> torch.Tensor:
     """The best rows of a table, in order; at most ``size``, and zeros in place of what is missing."""
-    fingerprint, position = table[:, _FINGERPRINT].to(torch.int64), table[:, _POSITION].to(torch.int64)
+    fingerprint, position = table[:, _FINGERPRINT].to(torch.int64), table[:, _POSITION].to(torch.int32)
     key = _key(table[:, _VALUE].float(), fingerprint, position, table[:, _N] > 0)
     best = key.topk(min(size, len(key))).indices
-    return torch.nn.functional.pad(table.index_select(0, best), (0, 0, 0, size - len(best)))
+    return _filled(table.index_select(0, best), size)
+
+
+def _filled(table: torch.Tensor, size: int) -> torch.Tensor:
+    missing = size - len(table)
+    return torch.nn.functional.pad(table, (0, 0, 0, missing)) if missing else table
 
 
 def _key(value: torch.Tensor, fingerprint: torch.Tensor, position: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """The total order as int64: the bits of the absolute float32 value, then 32 of a hash; -1 where not valid."""
-    hashed = (((fingerprint + position * _STEP) * _MIX) >> 32) & 0xFFFFFFFF
-    return torch.where(valid, (value.abs().view(torch.int32).to(torch.int64) << 32) | hashed, -1)
+    """The total order as int64: the bits of the absolute float32 value, then 32 of a hash."""
+    hashed = torch.add(((fingerprint >> 20) - 2**31).to(torch.int32), position, alpha=_SPREAD)
+    size = torch.where(valid, value.abs().view(torch.int32), -1)
+    return torch.add(hashed, size.to(torch.int64), alpha=2**32)
 
 
 def _fingerprint(observation: Observation) -> torch.Tensor:
@@ -162,16 +172,16 @@ def _fingerprint(observation: Observation) -> torch.Tensor:
     Integers wrap and add exactly, so it is the same on every device.
     """
     masked_in = observation.masked_in
-    token = observation.train.view(torch.int32).to(torch.int64) * _TRAIN
-    token = token + observation.rollout.view(torch.int32).to(torch.int64) * _ROLLOUT + _MASK
-    if observation.token_ids is not None:
-        token = token + observation.token_ids * _TOKEN
-    width = token.shape[-1]
     powers, inverse = (
-        torch.full((width,), base, dtype=torch.int64, device=token.device).cumprod(dim=0) for base in (_STEP, _BACK)
+        torch.full(masked_in.shape[-1:], base, dtype=torch.int64, device=masked_in.device).cumprod(dim=0)
+        for base in (_STEP, _BACK)
     )
-    first = masked_in.to(torch.uint8).argmax(dim=-1)
-    row = (torch.where(masked_in, token, 0) * powers).sum(dim=-1) * inverse.index_select(0, first)
+    row = (masked_in * powers).sum(dim=-1) * _MASK
+    row = row + (observation.train.view(torch.int32) * powers).sum(dim=-1) * _TRAIN
+    row = row + (observation.rollout.view(torch.int32) * powers).sum(dim=-1) * _ROLLOUT
+    if observation.token_ids is not None:
+        row = row + (torch.where(masked_in, observation.token_ids, 0) * powers).sum(dim=-1) * _TOKEN
+    row = row * inverse.index_select(0, masked_in.to(torch.uint8).argmax(dim=-1))
     if observation.advantages is not None:
         row = row + observation.advantages.view(torch.int32).to(torch.int64) * _ADVANTAGE
     row = (row ^ (row >> 29)) * _MIX
@@ -201,8 +211,8 @@ def _worst_tokens(observation: Observation, places: Places, rows: torch.Tensor) 
         ],
         dim=-1,
     )
-    table = torch.where((found >= 0).unsqueeze(-1), table, 0.0)
-    return torch.nn.functional.pad(table, (0, 0, 0, N_TOKENS - len(table)))
+    table = torch.where((found >= _NO_TOKEN).unsqueeze(-1), table, 0.0)
+    return _filled(table, N_TOKENS)
 
 
 def _ids(observation: Observation, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
