@@ -30,7 +30,9 @@ demo: $(READY)
 	    $(VENV)/bin/python examples/grpo_vllm.py --mode $$mode --steps $(STEPS) --output-dir demo; \
 	done
 	@echo; echo "Four runs, side by side (experiment and project: ratioscope):"
-	@echo "  MLflow       $(VENV)/bin/mlflow ui --backend-store-uri sqlite:///demo/mlflow.db"
+	@echo "  a page       $(VENV)/bin/ratioscope compare $(MODES:%=demo/%) -o demo/compare.html"
+	@echo "  MLflow       $(VENV)/bin/ratioscope panels mlflow --experiment ratioscope --tracking-uri sqlite:///demo/mlflow.db"
+	@echo "               and then the command that it prints"
 	@echo "  TensorBoard  $(VENV)/bin/tensorboard --logdir demo/tensorboard"
 	@echo "  W&B          demo/wandb, kept offline; to upload: $(VENV)/bin/wandb sync demo/wandb/offline-run-*"
 	@echo "Look for sampling/raw_importance_sampling_ratio, sampling/frac_modified_importance_sampling_ratio, ratioscope/."

@@ -67,6 +67,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--num-generations", type=int, default=8, help="completions per prompt")
     add("--max-completion-length", type=int, default=48, help="tokens per completion")
     add("--learning-rate", type=float, default=1e-4)
+    add("--top-p", type=float, default=1.0, help="nucleus that vLLM samples from; the trainer scores without it")
+    add("--bf16", action="store_true", help="train in bfloat16 on CPU too, as vLLM samples there")
     args = parser.parse_args(argv)
     args.report_to = ",".join(args.report_to or ["mlflow,wandb,tensorboard"]).split(",")
     args.run_name = args.run_name or args.mode
@@ -90,11 +92,12 @@ def build_trainer(args: argparse.Namespace) -> GRPOTrainer:
         per_device_train_batch_size=args.batch_size,
         num_generations=args.num_generations,
         max_completion_length=args.max_completion_length,
+        top_p=args.top_p,
         logging_steps=1,
         save_strategy="no",
         # The trainer runs in float32 on CPU; vLLM takes bfloat16 by itself. That is the mismatch on show.
         use_cpu=on_cpu,
-        bf16=not on_cpu,
+        bf16=args.bf16 or not on_cpu,
         gradient_checkpointing=not on_cpu,
         use_vllm=True,
         vllm_mode="colocate",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = "slow or distributed or trackers or trl or vllm or wheel"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LINUX = sys.platform == "linux"
 
 
@@ -52,15 +54,22 @@ def lint() -> Outcome:
 
 def unit() -> Outcome:
     """The fast tests."""
-    return run_pytest("-n", "2", "-m", f"not ({SLOW})")
+    return run_pytest("-n", "2", "-m", f"not ({SLOW} or browser)")
 
 
 def slow() -> Outcome:
     """Several processes, TRL, real trackers, real vLLM, the built wheel."""
     if LINUX:
-        return run_pytest("-m", SLOW)
-    outcome = run_pytest("-m", f"({SLOW}) and not vllm")
+        return run_pytest("-m", f"({SLOW}) and not browser")
+    outcome = run_pytest("-m", f"({SLOW}) and not browser and not vllm")
     return Outcome(outcome.passed, (*outcome.left_out, f"tests with real vLLM: no CPU build for {sys.platform}"))
+
+
+def browser() -> Outcome:
+    """The pages that people look at, in Chromium: reports, MLflow, trackio, TensorBoard."""
+    if any(map(shutil.which, BROWSERS)) and shutil.which("chromedriver"):
+        return run_pytest("-m", "browser")
+    return Outcome(True, ("tests in a browser: no Chromium with chromedriver on the PATH",))
 
 
 def run_pytest(*arguments: str) -> Outcome:
@@ -79,7 +88,7 @@ def skipped(report: Path) -> Iterator[str]:
                 yield f"{case.get('classname')}::{case.get('name')}: {reason.get('message')}"
 
 
-STAGES: dict[str, Callable[[], Outcome]] = {"lint": lint, "unit": unit, "slow": slow}
+STAGES: dict[str, Callable[[], Outcome]] = {"lint": lint, "unit": unit, "slow": slow, "browser": browser}
 
 
 def main() -> int:
@@ -98,7 +107,7 @@ def main() -> int:
         outcome = STAGES[name]()
         failed |= not outcome.passed
         left_out.extend(outcome.left_out)
-        lines.append(f"{name:6} {'passed' if outcome.passed else 'FAILED'} in {time.monotonic() - start:.0f} s")
+        lines.append(f"{name:7} {'passed' if outcome.passed else 'FAILED'} in {time.monotonic() - start:.0f} s")
 
     print("\n== summary")
     print("\n".join(lines))

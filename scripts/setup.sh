@@ -32,7 +32,7 @@ HINT
     exit 1
 fi
 
-"${pip[@]}" install --requirement "$requirements" --editable '.[demo,dev]'
+"${pip[@]}" install --requirement "$requirements" --editable '.[all,dev]'
 
 # vLLM asks for these, text models do not use them, and PyPI builds them for another torch: transformers would fail to
 # import them.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from ratioscope import history as history_module
 from ratioscope.histogram import Bins
-from ratioscope_integrations import history as history_module
-from ratioscope_integrations import scales
 from ratioscope.history import Cadence, History
+from ratioscope_integrations import pictures, scales
 from ratioscope_integrations.pictures import SIZE, heatmap_picture, histogram_picture
 from tests.tracker_rows import TOKENS, normal_bins
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ratioscope_integrations.scales import Bounds
 
+BARS = pictures._BARS
 NO_BOUNDS: Bounds = (None, None)
 EDGES = normal_bins(0).edges
 RED = (209, 36, 47)
@@ -63,8 +64,8 @@ def test_histogram_is_square_and_fast() -> None:
 def test_bar_stands_where_its_log_ratio_is() -> None:
     """The zero bin is in the middle of the axis, reaches the top with all values, and has the bins' colour."""
     left, top, right, _ = _where(_bars(_one_bin(32)), BLUE) or (0, 0, 0, 0)
-    assert abs((left + right) / 2 - (76 + 466) / 2) <= 1
-    assert top == 62
+    assert abs((left + right) / 2 - (BARS.left + BARS.right) / 2) <= 1
+    assert top == BARS.top
 
 
 def test_height_is_the_logarithm_of_the_share() -> None:
@@ -72,9 +73,9 @@ def test_height_is_the_logarithm_of_the_share() -> None:
     counts = np.zeros(65, dtype=np.int64)
     counts[[32, 40]] = 99, 1
     pixels = np.asarray(_bars(Bins(counts, EDGES)))
-    x = 76 + 40 * 6 + 2
+    x = scales.position(40.5, 0, 65, BARS.left, BARS.right)
     height = np.nonzero((pixels[:, x] == BLUE).all(axis=-1))[0].min()
-    assert height == 62 + round((396 - 62) * 2 / 5)
+    assert height == scales.position(2, 0, 5, BARS.top, BARS.bottom)
 
 
 @pytest.mark.parametrize("index", [0, 64])
@@ -88,9 +89,9 @@ def test_what_lies_beyond_has_its_own_colour(index: int) -> None:
 def test_bound_is_drawn_at_its_logarithm() -> None:
     """The line of a bound stands at log(bound) on the log-ratio axis."""
     image = _bars(_one_bin(32), (None, 1.2))
-    expected = scales.position(math.log(1.2), EDGES[0], EDGES[-1], 76, 466)
+    expected = scales.position(math.log(1.2), EDGES[0], EDGES[-1], BARS.left, BARS.right)
     pixels = np.asarray(image)
-    assert (pixels[62:396, expected] == RED).all(axis=-1).mean() > 0.5
+    assert (pixels[BARS.top : BARS.bottom, expected] == RED).all(axis=-1).mean() > 0.5
 
 
 def test_hidden_bound_is_named_and_zero_is_none() -> None:
@@ -106,8 +107,8 @@ def test_same_edges_give_the_same_axes() -> None:
     first = np.asarray(_bars(normal_bins(1, n=100, spread=0.02)))
     second = np.asarray(_bars(normal_bins(2, n=400, spread=0.05)))
     assert not (first == second).all()
-    assert (first[397:440] == second[397:440]).all()
-    assert (first[60:, :60] == second[60:, :60]).all()
+    assert (first[BARS.bottom + 1 : 400] == second[BARS.bottom + 1 : 400]).all()
+    assert (first[60:400, :60] == second[60:400, :60]).all()
 
 
 def test_empty_window_is_drawn() -> None:

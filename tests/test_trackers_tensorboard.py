@@ -126,3 +126,15 @@ def test_window_after_the_trainer_closed_its_writer_is_kept(tmp_path: Path) -> N
     tracker.write(make_row(2))
     tracker.close()
     assert [step for step, _ in read_tensorboard(tmp_path).scalars[FRACTION]] == [1, 2]
+
+
+@pytest.mark.trackers
+@pytest.mark.parametrize("name", ["../../away", "/away", "a/b", "..", "ü" * 9000])
+def test_a_runs_name_is_no_path(tmp_path: Path, name: str) -> None:
+    """Whatever a run is called, its event file lies in one folder below ``ratioscope`` in the output directory."""
+    tracker = TensorBoardTracker()
+    tracker.open(RunContext(output_dir=tmp_path / "out", run_name=name))
+    tracker.write(make_row(1))
+    tracker.close()
+    (file,) = tmp_path.rglob("events.out.tfevents.*")
+    assert file.parent.parent == tmp_path / "out" / "ratioscope"

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ratioscope.commands import compare, panels, report, sync
+from ratioscope.report.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,5 +31,5 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("ratioscope: interrupted", file=sys.stderr)
             return _INTERRUPTED
         for single in error.exceptions if isinstance(error, ExceptionGroup) else [error]:
-            print(f"ratioscope: {type(single).__name__}: {' '.join(str(single).split())}", file=sys.stderr)
+            print(f"ratioscope: {type(single).__name__}: {plain(' '.join(str(single).split()))}", file=sys.stderr)
         return 1

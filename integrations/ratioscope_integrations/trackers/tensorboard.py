@@ -6,6 +6,7 @@ Requires ``tensorboard``. A second writer in the trainer's folder would show as 
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -90,9 +91,15 @@ class TensorBoardTracker:
 def _own_writer(run: RunContext) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    name = run.run_name or time.strftime("%Y-%m-%d_%H-%M-%S")
+    name = _folder_name(run.run_name or "") or time.strftime("%Y-%m-%d_%H-%M-%S")
     root = run.output_dir if run.output_dir is not None else Path("runs")
     return SummaryWriter(log_dir=str(root / "ratioscope" / name))
+
+
+def _folder_name(run_name: str) -> str:
+    """A run's name as one folder's: a slash or dots in it lead nowhere else, and it is no longer than one may be."""
+    name = re.sub(r"[/\\\x00-\x1f]+", "_", run_name).strip(". ")
+    return name.encode()[:200].decode(errors="ignore")
 
 
 def _log_dir(writer: Any) -> str:

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratioscope.report.text import plain
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -72,11 +74,11 @@ def write_outputs(arguments: argparse.Namespace, timelines: Sequence[Timeline], 
         from ratioscope.report.files import write_page
 
         write_page(arguments.output, html)
-        said.append(f"Written: {arguments.output}")
+        said.append(f"Written: {plain(str(arguments.output))}")
     if arguments.png is not None:
         from ratioscope.report.figures import panels
         from ratioscope.report.png import write_png
 
         written = write_png(panels(timelines), arguments.png)
-        said.append(f"Written: {written} PNG files in {arguments.png}")
+        said.append(f"Written: {written} PNG files in {plain(str(arguments.png))}")
     return said

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from ratioscope import sources
@@ -63,7 +63,7 @@ def watch(address: str, seconds: float, write: Callable[[Timeline], list[str]]) 
                 stamp = None
                 reason = plain(" ".join(str(error).split()), 300)
                 screen.say(f"Waiting, with a look every {seconds:g} s: {reason}")
-            time.sleep(seconds)
+            sleep(seconds)
     return 1 if known is None else 0
 
 
@@ -79,18 +79,18 @@ class _Screen:
         self._said = ""
         self._live: Live | None = None
         if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="visible")
+            self._live = Live(console=self._console, auto_refresh=False)  # cut at the window's height until the end
             stack.enter_context(self._live)
 
     def show(self, report: RenderableType, text: str) -> None:
-        """A new report, with a line below it."""
+        """A new report, with a line beside it."""
         self._report, self._said = report, ""
         if self._live is None:
             self._console.print(report)
         self.say(text)
 
     def say(self, text: str) -> None:
-        """The line below the report."""
+        """The line beside the report: above it in place, below it elsewhere."""
         from rich.console import Group
         from rich.text import Text
 
@@ -98,7 +98,7 @@ class _Screen:
             return
         self._said = text
         if self._live is not None:
-            self._live.update(Group(self._report, Text(text, "dim")), refresh=True)
+            self._live.update(Group(Text(text, "dim"), self._report), refresh=True)
         else:
             self._console.print(text, soft_wrap=True)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from ratioscope.incidents import Incidents
     from ratioscope.journal_target import Target
@@ -160,7 +161,7 @@ class Background:
                     break
             if self._closing.is_set() and not self._news.is_set():
                 break
-        with self._incidents.guard(f"{self.name} close"):
+        with self._guard(f"{self.name} close"):
             self.end()
 
     def end(self) -> None:
@@ -176,9 +177,8 @@ class Background:
 
     def _drain(self) -> bool:
         """Sends everything; False if the tracker failed."""
-        failure = f"{self.name} write"
         sent = False
-        with self._incidents.guard(failure):
+        with self._guard(f"{self.name} write"):
             if self._loose or (self._supply and self._supply.target.missing(1)):  # no run is opened for nothing
                 self._connect()
                 while not self._abandoned and self.send_batch():
@@ -187,6 +187,16 @@ class Background:
         if not sent:
             self.failed += 1
         return sent
+
+    @contextmanager
+    def _guard(self, what: str) -> Iterator[None]:
+        """Turns an exception into an incident, but for one after ``close`` gave up, which has said what is left."""
+        with self._incidents.guard(what):
+            try:
+                yield
+            except Exception:
+                if not self._abandoned:
+                    raise
 
     def _connect(self) -> None:
         connect: Any = getattr(self._tracker, "connect", None)

@@ -1,0 +1,1 @@
+"""The report: a run, or several, as one page that opens anywhere."""
