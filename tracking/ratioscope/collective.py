@@ -11,8 +11,9 @@ import os
 import torch
 import torch.distributed as dist
 
+from ratioscope.shifted import rescale
 from ratioscope.slots import MAXIMA, SUMS
-from ratioscope.summary import RatioSummary, rescale
+from ratioscope.summary import RatioSummary
 from ratioscope.top import TOP_SIZE, Top
 
 

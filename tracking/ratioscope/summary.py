@@ -18,6 +18,7 @@ from ratioscope import histogram, slots
 from ratioscope.lengths import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.observation import Logps, Observation
 from ratioscope.reduction import reduce
+from ratioscope.shifted import rescale
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
 from ratioscope.top import TOP_SIZE, Top
 
@@ -217,21 +218,6 @@ class RatioSummary:
             lengths=torch.from_numpy(np.stack(lengths)),
             top=Top.from_json(data.get("top", {})),
         )
-
-
-def rescale(sums: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Sums of exponentials relative to ``old`` maxima, made relative to ``new`` ones; the other sums as they are."""
-    scaled = sums.clone()
-    for index in slots.SHIFTED:
-        reference, target = old[index.maximum], new[index.maximum]
-        seen = reference > -torch.inf
-        shift = torch.where(seen, reference - target, 0.0)
-        factor = torch.where(seen, shift.exp(), 0.0)
-        weight, weighted_log = sums[index.w], sums[index.wd]
-        scaled[index.w] = weight * factor
-        scaled[index.w2] = sums[index.w2] * factor.square()
-        scaled[index.wd] = (weighted_log + shift * weight) * factor
-    return scaled
 
 
 def summarize(

@@ -123,7 +123,7 @@ class Top:
     def to_json(self) -> dict[str, Any]:
         """What the tables hold, by name."""
         return {
-            "log_ratios": [value for value in self.log_ratios.tolist() if value != -np.inf],
+            "log_ratios": [worst.short(value) for value in self.log_ratios.tolist() if value != -np.inf],
             "tokens": worst.to_json(self.tokens.numpy(), TOKEN_COLUMNS),
             "rows": worst.to_json(self.rows.numpy(), ROW_COLUMNS),
         }
@@ -132,8 +132,8 @@ class Top:
     def from_json(cls, data: Mapping[str, Any]) -> Top:
         """Inverse of :meth:`to_json`; what is missing is empty."""
         log_ratios = torch.full((N_LOG_RATIOS,), -torch.inf, dtype=torch.float64)
-        known = torch.tensor(data.get("log_ratios", [])[:N_LOG_RATIOS], dtype=torch.float64)
-        log_ratios[: len(known)] = known
+        known = torch.tensor(data.get("log_ratios", [])[:N_LOG_RATIOS], dtype=torch.float32)
+        log_ratios[: len(known)] = known.double()
         tokens = worst.from_json(data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS)
         rows = worst.from_json(data.get("rows", {}), ROW_COLUMNS, N_ROWS)
         return cls(log_ratios, torch.from_numpy(tokens), torch.from_numpy(rows))

@@ -147,7 +147,7 @@ def from_json(data: Mapping[str, Any], columns: Sequence[str], size: int) -> NDA
     names = data.get("columns", [])
     for slot, values in zip(table, data.get("rows", []), strict=False):
         row = dict(zip(names, values, strict=True))
-        slot[:] = [_ABSENT.get(name, 0.0) if row.get(name) is None else float(row[name]) for name in columns]
+        slot[:] = [_ABSENT.get(name, 0.0) if row.get(name) is None else _read(name, row[name]) for name in columns]
     return table
 
 
@@ -166,7 +166,16 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
+def short(value: float) -> float:
+    """The number with the fewest digits that is this one as a float32, which everything in a table is."""
+    return float(str(np.float32(value)))
+
+
 def _cell(name: str, value: float) -> float | int | None:
     if math.isnan(value):
         return None
-    return value if name in _NUMBERS else int(value)
+    return short(value) if name in _NUMBERS else int(value)
+
+
+def _read(name: str, value: float) -> float:
+    return float(np.float32(value)) if name in _NUMBERS else float(value)
