@@ -95,6 +95,7 @@ class _Kept:
     d: list[Array] = field(default_factory=list)
     train: list[Array] = field(default_factory=list)
     rollout: list[Array] = field(default_factory=list)
+    turns: list[NDArray[np.int64]] = field(default_factory=list)
     advantages: list[float | None] = field(default_factory=list)
     empty: int = 0
     masked_in: int = 0
@@ -120,6 +121,10 @@ def answer(*batches: Batch, rule: Rule | None = None) -> Answer:
         _level(level, log_ratio, rule, out)
     _tokens(d, np.concatenate(kept.train), np.concatenate(kept.rollout), out)
     _rows(kept, rows, lengths, out)
+    _places(kept, out)
+    k = pareto_k(rows)
+    if k is not None:
+        out.values[f"{OWN}sequence/pareto_k"] = k
     if rule is not None:
         _rule(kept, rule, d, rows, lengths, out)
     at_mode = f"{OWN}{'token' if rule is None else rule.level}/"
@@ -146,9 +151,11 @@ def quantile_range(values: ArrayLike, q: float) -> tuple[float, float]:
 def _keep(batch: Batch, kept: _Kept) -> None:
     missing = np.zeros_like(batch.mask) if batch.missing is None else batch.missing
     for i, row in enumerate(batch.mask):
-        d, train, rollout = [], [], []
+        d, train, rollout, turns = [], [], [], []
+        turn = 0
         for t in np.flatnonzero(row):
             kept.masked_in += 1
+            turn += t == 0 or not row[t - 1]
             y, x = np.float32(batch.train[i, t]), np.float32(batch.rollout[i, t])
             if missing[i, t]:
                 kept.missing += 1
@@ -162,12 +169,14 @@ def _keep(batch: Batch, kept: _Kept) -> None:
                 d.append(float(y - x))
                 train.append(float(y))
                 rollout.append(float(x))
+                turns.append(turn)
         if not d:
             kept.empty += 1
             continue
         kept.d.append(np.array(d))
         kept.train.append(np.array(train))
         kept.rollout.append(np.array(rollout))
+        kept.turns.append(np.array(turns))
         kept.advantages.append(None if batch.advantages is None else float(batch.advantages[i]))
 
 
@@ -282,6 +291,8 @@ def _rule(kept: _Kept, rule: Rule, d: Array, rows: Array, lengths: NDArray[np.in
         f"{OWN}corrected/mean": weights.mean(),
         f"{OWN}corrected/max": weights.max(),
     }
+    by_row = np.split(low | high, np.cumsum(lengths)[:-1]) if rule.level == "token" else list((low | high)[:, None])
+    _lengths(lengths, by_row, out)
     if any(advantage is None for advantage in kept.advantages):
         return
     advantages = np.array(kept.advantages, dtype=np.float64)
@@ -293,6 +304,51 @@ def _rule(kept: _Kept, rule: Rule, d: Array, rows: Array, lengths: NDArray[np.in
     if total:
         removed = (np.abs(advantages) * np.maximum(raw - weights, 0.0)).sum()
         out.values[f"{OWN}modified/gradient_removed"] = removed / total
+
+
+def _places(kept: _Kept, out: Answer) -> None:
+    groups: dict[str, list[float]] = {}
+    for d, turns in zip(kept.d, kept.turns, strict=True):
+        for k, (value, turn) in enumerate(zip(d, turns, strict=True)):
+            groups.setdefault(f"position/0{math.floor(10 * k / len(d))}", []).append(value)
+            groups.setdefault(f"turn/{min(turn, 5)}", []).append(value)
+        groups.setdefault("position/last", []).append(d[-1])
+    single = all(turns.max() < 2 for turns in kept.turns)
+    for place, values in groups.items():
+        if not (single and place.startswith("turn")):
+            out.values[f"{OWN}{place}/mean"] = float(np.mean(values))
+            out.values[f"{OWN}{place}/abs_mean"] = float(np.abs(values).mean())
+
+
+def _lengths(lengths: NDArray[np.int64], modified: list[Flags], out: Answer) -> None:
+    """Rows whose lengths agree to an eighth of their power of two stay together, in the quarter of their middle row."""
+    steps = [max(2 ** math.floor(math.log2(n)) / 8, 1) for n in lengths]
+    classes = np.array([n // step * step for n, step in zip(lengths, steps, strict=True)])
+    quarters: dict[int, list[Flags]] = {}
+    for value in np.unique(classes):
+        middle = (classes < value).sum() + (classes == value).sum() / 2
+        quarter = math.ceil(4 * middle / len(lengths))
+        quarters.setdefault(quarter, []).extend(modified[i] for i in np.flatnonzero(classes == value))
+    for quarter, flags in quarters.items():
+        out.values[f"{OWN}length/q{quarter}/modified"] = float(np.concatenate(flags).mean())
+
+
+def pareto_k(log_weights: Array) -> float | None:
+    """Pareto k-hat straight from the weights: Zhang and Stephens' fit, with the prior of Vehtari et al. (2024)."""
+    w = np.sort(np.exp(log_weights - log_weights.max()))
+    m = int(min(0.2 * len(w), 3 * math.sqrt(len(w))))
+    if len(w) < 25 or w[-m] == w[-1]:
+        return None
+    x = w[-m:] - w[-m - 1]
+    if not x[int(m / 4 + 0.5) - 1]:
+        return None
+    j = 30 + int(math.sqrt(m))
+    b = [1 / x[-1] + (1 - math.sqrt(j / (i - 0.5))) / (3 * x[int(m / 4 + 0.5) - 1]) for i in range(1, j + 1)]
+    k = [float(np.mean(np.log1p(-theta * x))) for theta in b]
+    log_likelihood = [m * (math.log(-theta / shape) - shape - 1) for theta, shape in zip(b, k, strict=True)]
+    posterior = [1 / sum(math.exp(min(other - own, 700)) for other in log_likelihood) for own in log_likelihood]
+    theta = sum(weight * value for weight, value in zip(posterior, b, strict=True)) / sum(posterior)
+    return float((m * np.mean(np.log1p(-theta * x)) + 5) / (m + 10))
 
 
 def _ess(w: Array) -> float:

@@ -57,6 +57,11 @@ def listing() -> Iterator[tuple[str, str]]:
         ("calibration", ("slope",), ("intercept", "pearson")),
         ("probability", (), ("pearson", "abs_mean", "abs_max")),
         ("perplexity", (), ("train", "rollout", "ratio")),
+        *((f"position/{decile:02}", (), ("mean", "abs_mean")) for decile in range(10)),
+        ("position/last", ("abs_mean",), ("mean",)),
+        *((f"turn/{turn}", (), ("mean", "abs_mean")) for turn in range(1, 6)),
+        *((f"length/q{quartile}", (), ("modified",)) for quartile in range(1, 5)),
+        ("sequence", (), ("pareto_k",)),
         (
             "counts",
             ("tokens", "rows", "rows_empty", "nan", "inf", "positive_logp", "missing", "overflow"),

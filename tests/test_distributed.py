@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch.distributed as dist
 import ratioscope as rs
 from ratioscope.slots import GENERATIONS, MAXIMA, SUMS
 from ratioscope.summary import PACKED_SIZE
+from ratioscope.top import TOP_SIZE
 
 pytestmark = pytest.mark.distributed
 
@@ -87,16 +89,20 @@ def union(rank: int, world: int) -> Seen:
 def collectives(rank: int, world: int) -> Seen:
     """Counts the collectives of a flush: with data here and a failure there, then with nothing anywhere."""
     sizes: list[int] = []
-    all_reduce = dist.all_reduce
+    all_reduce, all_gather = dist.all_reduce, dist.all_gather
 
     def counting(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         sizes.append(tensor.numel())
         return all_reduce(tensor, *arguments, **options)
 
+    def gathering(parts: list[torch.Tensor], tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        sizes.append(tensor.numel())
+        return all_gather(parts, tensor, *arguments, **options)
+
     recorder = rs.Recorder(correction=CAP)
     with contextlib.suppress(ValueError):
         recorder.observe(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2 if rank == 0 else 3))
-    dist.all_reduce = counting  # type: ignore[assignment]
+    dist.all_reduce, dist.all_gather = counting, gathering  # type: ignore[assignment]
     try:
         flushes = []
         for step in (1, 2):
@@ -104,7 +110,7 @@ def collectives(rank: int, world: int) -> Seen:
             flushes.append(list(sizes))
             sizes.clear()
     finally:
-        dist.all_reduce = all_reduce
+        dist.all_reduce, dist.all_gather = all_reduce, all_gather
     return {"sizes": flushes}
 
 
@@ -251,6 +257,12 @@ def everywhere(ranks: list[Seen], scenario: str, name: str) -> Seen:
     return dict(records[0])
 
 
+def worst_of(summary: rs.RatioSummary) -> list[Any]:
+    """Worst tokens and rows of a summary."""
+    record = rs.Record(step=1, split="train", time=0.0, scalars={}, summary=summary)
+    return [*record.worst_tokens, *record.worst_rows]
+
+
 @pytest.mark.parametrize("mode", RULES)
 def test_ranks_are_one_process_on_the_union(ranks: list[Seen], mode: str) -> None:
     """Ranks with unequal shares give one process's counts, histograms and extremes exactly, and its sums to 1e-12."""
@@ -266,6 +278,12 @@ def test_ranks_are_one_process_on_the_union(ranks: list[Seen], mode: str) -> Non
     assert record.world_size == len(ranks)
     assert torch.equal(record.summary.counts, expected.counts)
     assert torch.equal(record.summary.histograms, expected.histograms)
+    assert torch.equal(record.summary.lengths, expected.lengths)
+    assert torch.equal(record.summary.top.log_ratios, expected.top.log_ratios)
+    got, want = (worst_of(summary) for summary in (record.summary, expected))
+    assert [replace(one, rank=0) for one in got] == want
+    alone = [worst_of(rs.summarize(*part[:3], advantages=part[3])) for part in shares]
+    assert all(replace(one, rank=0) in alone[one.rank] for one in got)
     # A row's weight is the trainer's float32 sum, whose last bit may depend on how wide the rank's batch is.
     rounded = ("corrected/max", "corrected/-min") if mode.startswith("sequence") else ()
     for index, name in enumerate(MAXIMA):
@@ -275,14 +293,14 @@ def test_ranks_are_one_process_on_the_union(ranks: list[Seen], mode: str) -> Non
     sizes = dict(zip(SUMS, expected.sums.tolist(), strict=True))
     for index, name in enumerate(SUMS):
         rel = 1e-7 if (name.startswith("corrected") and rounded) or name.startswith("gradient") else 1e-12
-        level = name.partition("/")[0]
-        scale = max(abs(sizes[name]), sizes.get(f"{level}/abs_d", 0.0))
+        place = name.rpartition("/")[0]
+        scale = max(abs(sizes[name]), sizes.get(f"{place}/abs_d", 0.0))
         assert abs(record.summary.sums[index].item() - sizes[name]) <= rel * scale, name
 
 
-def test_a_flush_is_two_collectives_of_fixed_size(ranks: list[Seen]) -> None:
-    """Every rank makes the same two collectives in each flush, with data, with a failure and with nothing."""
-    each_flush = [len(MAXIMA), PACKED_SIZE - len(MAXIMA)]
+def test_a_flush_is_three_collectives_of_fixed_size(ranks: list[Seen]) -> None:
+    """Every rank makes the same three collectives in each flush, with data, with a failure and with nothing."""
+    each_flush = [len(MAXIMA), PACKED_SIZE - len(MAXIMA) - TOP_SIZE, TOP_SIZE]
     assert [rank["collectives"]["sizes"] for rank in ranks] == [[each_flush] * 2] * len(ranks)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import ratioscope as rs
-from ratioscope.slots import GENERATIONS, LEVELS, MAXIMA, SUMS
+from ratioscope.slots import GENERATIONS, LEVELS, MAXIMA, PLACE_SUMS, SUMS
 from ratioscope.summary import PACKED_SIZE
 
 RULES = (
@@ -25,6 +25,7 @@ RULES = (
     rs.Correction("sequence", "mask", lower=0.5, upper=1.2),
 )
 NAN, INF = math.nan, math.inf
+NO_ADVANTAGE = -12345.0
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,14 @@ class Rows:
     train: torch.Tensor
     rollout: torch.Tensor
     mask: torch.Tensor
+    token_ids: torch.Tensor
     advantages: torch.Tensor
 
     def part(self, rows: list[int], *, padding: int = 0, trimmed: bool = False) -> Rows:
         """Some of the rows, trimmed to their own longest and then padded with garbage."""
-        parts = [tensor[rows] for tensor in (self.train, self.rollout, self.mask)]
+        parts = [tensor[rows] for tensor in (self.train, self.rollout, self.mask, self.token_ids)]
         used = int(parts[2].any(dim=0).nonzero().max()) + 1 if trimmed and parts[2].any() else parts[2].shape[1]
-        values = (9.0, NAN, 0.0)
+        values = (9.0, NAN, 0, 77)
         padded = (
             torch.nn.functional.pad(part[:, :used], (0, padding), value=value)
             for part, value in zip(parts, values, strict=True)
@@ -50,7 +52,12 @@ class Rows:
     def summary(self, correction: rs.Correction | None) -> rs.RatioSummary:
         """The summary of all of it."""
         return rs.summarize(
-            self.train, self.rollout, self.mask, correction=correction, advantages=self.advantages.clone()
+            self.train,
+            self.rollout,
+            self.mask,
+            correction=correction,
+            advantages=self.advantages.clone(),
+            token_ids=self.token_ids,
         )
 
 
@@ -83,8 +90,9 @@ def batches(
     lengths = draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, shape[1])))
     holes = draw(hnp.arrays(np.bool_, shape, elements=st.sampled_from([False, False, False, True])))
     mask = (np.arange(shape[1]) < lengths[:, None]) & ~holes
+    token_ids = draw(hnp.arrays(np.int64, shape, elements=st.integers(0, 3)))
     advantages = draw(hnp.arrays(np.float32, shape[0], elements=st.floats(-3.0, 3.0, width=32)))
-    return Rows(*(torch.from_numpy(array) for array in (train, rollout, mask, advantages)))
+    return Rows(*(torch.from_numpy(array) for array in (train, rollout, mask, token_ids, advantages)))
 
 
 @st.composite
@@ -104,6 +112,8 @@ def scales(summary: rs.RatioSummary) -> torch.Tensor:
         scale[f"{level}/excess"] = abs(sums[f"{level}/excess"]) + 2 * summary.count(f"{level}/n")
         for name in ("w", "w2", "wd"):
             scale[f"{level}/{name}"] = sums[f"{level}/w"] + abs(sums[f"{level}/wd"])
+    for name in PLACE_SUMS:
+        scale[name] = sums["token/abs_d"]
     for side in ("x", "y"):
         scale[f"logp/{side}"] = math.sqrt(n * sums[f"logp/{side}{side}"])
     scale["logp/xy"] = math.sqrt(sums["logp/xx"]) * math.sqrt(sums["logp/yy"])
@@ -123,9 +133,11 @@ def assert_same_sums(one: rs.RatioSummary, other: rs.RatioSummary) -> None:
 
 
 def assert_same_data(one: rs.RatioSummary, other: rs.RatioSummary) -> None:
-    """Counts, histograms and extremes are the same exactly, and the sums to 1e-12."""
+    """Counts, histograms, extremes, worst tokens and rows are the same exactly, and the sums to 1e-12."""
     assert torch.equal(one.counts, other.counts)
     assert torch.equal(one.histograms, other.histograms)
+    assert torch.equal(one.lengths, other.lengths)
+    assert torch.equal(*(summary.top.pack().nan_to_num(nan=NO_ADVANTAGE) for summary in (one, other)))
     extremes = torch.arange(len(MAXIMA)) != GENERATIONS
     assert torch.equal(one.maxima[extremes], other.maxima[extremes])
     assert_same_sums(one, other)
@@ -252,7 +264,7 @@ def test_merged_metrics_are_those_of_one_batch(one: Rows, other: Rows) -> None:
     """Statistics of a merge are those of the rows in one batch, whatever each of the two looked like alone."""
     width = max(one.mask.shape[1], other.mask.shape[1])
     padded = [part.part(list(range(len(part.mask))), padding=width - part.mask.shape[1]) for part in (one, other)]
-    names = ("train", "rollout", "mask", "advantages")
+    names = ("train", "rollout", "mask", "token_ids", "advantages")
     union = Rows(*(torch.cat([getattr(part, name) for part in padded]) for name in names))
     correction = rs.Correction("token", "truncate", upper=1.2)
     got = one.summary(correction).merge(other.summary(correction)).metrics()

@@ -1,4 +1,4 @@
-"""Observing costs no host sync, no graph and no change; a flush costs two collectives of a fixed size and one copy."""
+"""Observing costs no host sync, no graph and no change; a flush three collectives of a fixed size and one copy."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ratioscope as rs
 from ratioscope.slots import MAXIMA
 from ratioscope.summary import PACKED_SIZE
+from ratioscope.top import TOP_SIZE
 
 SYNCS = {
     "_local_scalar_dense",
@@ -95,8 +96,15 @@ def observe_everything(rule: rs.Correction | None, device: str = "cpu", **option
         weights = rs.correct(train, rollout, mask, correction=rule)
         recorder.observe(train, rollout, mask, advantages=advantages, applied=weights)
         recorder.correct(train, rollout, mask)
-    summary = rs.summarize(train, rollout, mask, correction=rule, advantages=advantages)
+    summary = rs.summarize(train, rollout, mask, correction=rule, advantages=advantages, token_ids=ids)
     return [summary, summary.merge(summary), summary.failed(), recorder._windows.take("train")]
+
+
+def tensors(summary: rs.RatioSummary) -> list[torch.Tensor]:
+    """Every tensor of a summary's state."""
+    top = summary.top
+    own = [summary.maxima, summary.sums, summary.counts, summary.histograms, summary.lengths]
+    return [*own, top.log_ratios, top.tokens, top.rows]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -112,7 +120,7 @@ def test_observing_never_waits_for_the_device(rule: rs.Correction | None) -> Non
 def test_observing_needs_no_data(rule: rs.Correction | None) -> None:
     """Observing works on tensors that have no data at all, which any read of a value would fail on."""
     for summary in observe_everything(rule, device="meta"):
-        for state in (summary.maxima, summary.sums, summary.counts, summary.histograms):
+        for state in tensors(summary):
             assert state.device.type == "meta"
 
 
@@ -148,7 +156,7 @@ def test_tensors_without_data_fail_every_read(read: Callable[[torch.Tensor], obj
 def test_no_graph_is_kept(rule: rs.Correction | None) -> None:
     """Inputs that require a gradient leave no graph in any summary, and get no gradient."""
     for summary in observe_everything(rule, requires_grad=True):
-        for state in (summary.maxima, summary.sums, summary.counts, summary.histograms):
+        for state in tensors(summary):
             assert not state.requires_grad
             assert state.grad_fn is None
     if rule is not None:
@@ -185,7 +193,7 @@ def test_the_packed_size_depends_on_nothing(rule: rs.Correction | None) -> None:
     summaries = [rs.RatioSummary.empty(rule), rs.RatioSummary.empty(rule).failed()]
     summaries += [rs.summarize(torch.zeros(s), torch.zeros(s), torch.ones(s), correction=rule) for s in shapes]
     assert {summary.pack().numel() for summary in summaries} == {PACKED_SIZE}
-    assert PACKED_SIZE * 8 < 65536
+    assert PACKED_SIZE * 8 < 75_000
 
 
 class FakeGroup:
@@ -202,11 +210,18 @@ class FakeGroup:
         monkeypatch.setattr(dist, "get_rank", lambda group=None: 0)
         monkeypatch.setattr(dist, "get_backend", lambda group=None: "gloo")
         monkeypatch.setattr(dist, "all_reduce", self._all_reduce)
-        for name in ("all_gather", "all_gather_object", "barrier", "broadcast", "gather", "reduce"):
+        monkeypatch.setattr(dist, "all_gather", self._all_gather)
+        for name in ("all_gather_object", "barrier", "broadcast", "gather", "reduce"):
             monkeypatch.setattr(dist, name, self._forbidden)
 
     def _all_reduce(self, tensor: torch.Tensor, op: Any = None, group: Any = None) -> None:
         self.sizes.append(tensor.numel())
+
+    def _all_gather(self, parts: list[torch.Tensor], tensor: torch.Tensor, group: Any = None) -> None:
+        self.sizes.append(tensor.numel())
+        for part in parts:
+            part.zero_()
+        parts[0].copy_(tensor)
 
     def _forbidden(self, *arguments: Any, **options: Any) -> None:
         msg = "a flush makes no other collective"
@@ -215,10 +230,13 @@ class FakeGroup:
 
 @pytest.mark.parametrize("observed", ["data", "nothing", "a failure", "no valid token"])
 @pytest.mark.parametrize("rule", [None, RULES[1]], ids=str)
-def test_a_flush_makes_two_collectives_of_fixed_size(
+def test_a_flush_makes_three_collectives_of_fixed_size(
     rule: rs.Correction | None, observed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush makes two collectives whose sizes depend neither on the data nor on the rule, nor on a failure."""
+    """A flush makes three collectives whose sizes depend neither on the data nor on the rule, nor on a failure.
+
+    The third gathers the tables of what is largest, which neither a maximum nor a sum can merge.
+    """
     group = FakeGroup(monkeypatch, ranks=4)
     recorder = rs.Recorder(correction=rule)
     train, rollout, mask = batch()
@@ -232,7 +250,7 @@ def test_a_flush_makes_two_collectives_of_fixed_size(
         recorder.observe(train, rollout, torch.zeros_like(mask))
     assert group.sizes == []
     recorder.flush(step=1)
-    assert group.sizes == [len(MAXIMA), PACKED_SIZE - len(MAXIMA)]
+    assert group.sizes == [len(MAXIMA), PACKED_SIZE - len(MAXIMA) - TOP_SIZE, TOP_SIZE]
 
 
 def test_one_rank_makes_no_collective(monkeypatch: pytest.MonkeyPatch) -> None:

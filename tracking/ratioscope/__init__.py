@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ratioscope.summary import RatioSummary, summarize
     from ratioscope.trackers.base import Row, RunContext, Tracker
     from ratioscope.trackers.memory import MemoryTracker
+    from ratioscope.worst import WorstRow, WorstToken
 
 __all__ = [
     "CATALOGUE",
@@ -37,6 +38,8 @@ __all__ = [
     "Row",
     "RunContext",
     "Tracker",
+    "WorstRow",
+    "WorstToken",
     "__version__",
     "correct",
     "summarize",
@@ -56,6 +59,8 @@ _HOME = {
     "Row": "trackers.base",
     "RunContext": "trackers.base",
     "Tracker": "trackers.base",
+    "WorstRow": "worst",
+    "WorstToken": "worst",
     "correct": "correction",
     "summarize": "summary",
 }

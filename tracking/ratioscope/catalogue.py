@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ratioscope import formulas
 from ratioscope.metrics import Detail, Formula, Metric
+from ratioscope.slots import DECILES, TURNS
 from ratioscope.view import QUANTILES, View
 
 PREFIX = "ratioscope/"
@@ -107,6 +108,8 @@ def _rows() -> Iterator[Metric]:
     yield Metric(f"{at}max", f"largest {of}", "full", _at("geometric", View.ratio_max))
     for name in ("p05", "p50", "p95"):
         yield Metric(f"{at}{name}", f"{QUANTILES[name]:g} quantile of {of}", "full", _quantile("geometric", name))
+    meaning = "Pareto k-hat of R_i: how heavy their upper tail is"
+    yield Metric(f"{PREFIX}sequence/pareto_k", meaning, "full", formulas.pareto_k)
     meaning = "the worst row's mean absolute d_t, in nats"
     yield Metric(f"{PREFIX}row/abs_mean_max", meaning, "standard", _maximum("row/abs_mean_max"))
     meaning = "fraction of rows whose mean absolute d_t exceeds 1 nat"
@@ -157,6 +160,31 @@ def _tokens() -> Iterator[Metric]:
     yield Metric(f"{PREFIX}identical", meaning, "full", formulas.identical)
 
 
+def _places() -> Iterator[Metric]:
+    def turn_mean(turn: str, total: str) -> Formula:
+        return lambda view: formulas.of_turn(view, turn, total)
+
+    def by_length(quartile: int) -> Formula:
+        return lambda view: formulas.modified_by_length(view, quartile)
+
+    for name, total, of in (("mean", "d", "mean d_t"), ("abs_mean", "abs_d", "mean absolute d_t")):
+        for place in DECILES:
+            meaning = f"{of} in tenth {place[-2:]} of the row's valid tokens, in nats"
+            yield Metric(f"{PREFIX}{place}/{name}", meaning, "full", _mean(f"{place}/{total}", f"{place}/n"))
+        detail: Detail = "standard" if name == "abs_mean" else "full"
+        place = "position/last"
+        meaning = f"{of} of each row's last valid token, in nats"
+        yield Metric(f"{PREFIX}{place}/{name}", meaning, detail, _mean(f"{place}/{total}", f"{place}/n"))
+    for name, total, of in (("mean", "d", "mean d_t"), ("abs_mean", "abs_d", "mean absolute d_t")):
+        for turn in TURNS:
+            which = f"turn {turn[-1]}" + (" and later ones" if turn == TURNS[-1] else "")
+            meaning = f"{of} in {which} of rows, in nats; where any row has more than one"
+            yield Metric(f"{PREFIX}{turn}/{name}", meaning, "full", turn_mean(turn, total))
+    for quartile, rows in enumerate(("shortest", "second", "third", "longest")):
+        meaning = f"modified fraction in the {rows} quarter of the window's rows"
+        yield Metric(f"{PREFIX}length/q{quartile + 1}/modified", meaning, "full", by_length(quartile))
+
+
 def _counts() -> Iterator[Metric]:
     at = f"{PREFIX}counts/"
     of = "masked-in tokens with"
@@ -180,6 +208,7 @@ CATALOGUE: tuple[Metric, ...] = (
     *_rows(),
     *_rule(),
     *_tokens(),
+    *_places(),
     *_counts(),
 )
 """Every statistic, in the order of the reference page."""

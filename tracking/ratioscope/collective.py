@@ -1,4 +1,8 @@
-"""Merging summaries over ranks: two collectives of fixed size and one copy to the host."""
+"""Merging summaries over ranks: three collectives of fixed size and one copy to the host.
+
+Maxima, then sums relative to them, then the tables of what is largest, which no reduction can merge: every rank
+gathers them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import os
 import torch
 import torch.distributed as dist
 
+from ratioscope.shifted import rescale
 from ratioscope.slots import MAXIMA, SUMS
-from ratioscope.summary import RatioSummary, rescale
+from ratioscope.summary import RatioSummary
+from ratioscope.top import TOP_SIZE, Top
 
 
 def all_merge(summary: RatioSummary, *, group: dist.ProcessGroup | None = None) -> RatioSummary:
@@ -24,13 +30,22 @@ def all_merge(summary: RatioSummary, *, group: dist.ProcessGroup | None = None) 
     packed = summary.pack()
     if world_size(group) > 1:
         packed = packed.to(_transport_device(packed.device, group))
-        mine, rest = packed[: len(MAXIMA)], packed[len(MAXIMA) :].clone()
+        mine, rest, top = packed.split([len(MAXIMA), len(packed) - len(MAXIMA) - TOP_SIZE, TOP_SIZE])
         maxima = mine.clone()
         dist.all_reduce(maxima, op=dist.ReduceOp.MAX, group=group)
-        rest[: len(SUMS)] = rescale(rest[: len(SUMS)], mine, maxima)
+        rest = torch.cat([rescale(rest[: len(SUMS)], mine, maxima), rest[len(SUMS) :]])
         dist.all_reduce(rest, op=dist.ReduceOp.SUM, group=group)
-        packed = torch.cat([maxima, rest])
+        packed = torch.cat([maxima, rest, _gather(Top.unpack(top), group).pack()])
     return RatioSummary.unpack(packed.cpu(), correction=summary.correction)
+
+
+def _gather(top: Top, group: dist.ProcessGroup | None) -> Top:
+    """The largest of all ranks, each marked with its rank in the world."""
+    mine = top.on_rank(dist.get_rank()).pack()
+    every = [torch.empty_like(mine) for _ in range(world_size(group))]
+    dist.all_gather(every, mine, group=group)
+    first, *others = map(Top.unpack, every)
+    return first.merge(*others)
 
 
 def world_size(group: dist.ProcessGroup | None = None) -> int:

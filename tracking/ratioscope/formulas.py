@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from ratioscope import lengths, pareto
+from ratioscope.slots import TURNS
+from ratioscope.top import N_LOG_RATIOS
+
 if TYPE_CHECKING:
     from ratioscope.view import View
 
@@ -110,6 +114,28 @@ def gradient_removed(view: View) -> float | None:
     """Share of sum(|advantage| ratio) that the rule took away."""
     total = view.sums["gradient/raw"]
     return view.corrected(view.sums["gradient/removed"] / total if total else None)
+
+
+def pareto_k(view: View) -> float | None:
+    """Pareto k-hat of the raw sequence ratios; None where it means nothing, or the window has too many rows for it."""
+    n = view.counts["sequence/n"]
+    if len(view.top_log_ratios) != min(n, N_LOG_RATIOS):
+        return None  # merged with a state that was kept without them
+    return pareto.pareto_k(view.top_log_ratios, n)
+
+
+def modified_by_length(view: View, quartile: int) -> float | None:
+    """Modified fraction in the rows of a quartile of length, 0 to 3."""
+    chosen = lengths.quartile(view.lengths["rows"]) == quartile
+    n = int(view.lengths["ratios"][chosen].sum())
+    return int(view.lengths["modified"][chosen].sum()) / n if n else None
+
+
+def of_turn(view: View, turn: str, total: str) -> float | None:
+    """Mean over the tokens of a turn; None where no row has a second turn."""
+    if not any(view.counts[f"{later}/n"] for later in TURNS[1:]):
+        return None
+    return view.mean(f"{turn}/{total}", f"{turn}/n")
 
 
 def invalid(view: View) -> float | None:

@@ -187,8 +187,8 @@ def to_sparse(counts: NDArray[np.int64]) -> dict[str, int]:
     return {str(index): int(counts[index]) for index in np.flatnonzero(counts)}
 
 
-def from_sparse(sparse: Mapping[str, int]) -> NDArray[np.int64]:
-    """Inverse of :func:`to_sparse`."""
-    counts = np.zeros(N_BUCKETS, dtype=np.int64)
+def from_sparse(sparse: Mapping[str, int], *, size: int = N_BUCKETS) -> NDArray[np.int64]:
+    """Inverse of :func:`to_sparse`, int64 ``(size,)``."""
+    counts = np.zeros(size, dtype=np.int64)
     counts[[int(index) for index in sparse]] = list(sparse.values())
     return counts

@@ -32,6 +32,7 @@ class Observation:
         infinite: bool ``(B, T)``, other masked-in tokens with an infinity on either side, or in the difference.
         positive: bool ``(B, T)``, other masked-in tokens whose rollout log-probability is above 0.
         advantages: float32 ``(B,)`` or None.
+        token_ids: int64 ``(B, T)`` or None.
     """
 
     train: torch.Tensor
@@ -45,6 +46,7 @@ class Observation:
     infinite: torch.Tensor
     positive: torch.Tensor
     advantages: torch.Tensor | None
+    token_ids: torch.Tensor | None
 
     @classmethod
     @torch.no_grad()
@@ -64,7 +66,7 @@ class Observation:
             rollout_logps: ``(B, T)`` the same under the engine that sampled them.
             mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
             advantages: ``(B,)`` advantage of each row.
-            token_ids: ``(B, T)`` ids of the sampled tokens; only their shape is checked.
+            token_ids: ``(B, T)`` ids of the sampled tokens, by which the worst of them are told.
 
         Raises:
             ValueError: if a shape is not exactly as stated; nothing is broadcast.
@@ -109,6 +111,7 @@ class Observation:
             infinite=infinite,
             positive=positive,
             advantages=None if advantages is None else advantages.detach().float(),
+            token_ids=None if token_ids is None else token_ids.detach().to(train.device, torch.int64),
         )
 
 

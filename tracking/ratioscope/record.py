@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ratioscope import histogram
+from ratioscope import worst
 from ratioscope.correction import Correction
 from ratioscope.runconfig import DEFINITIONS_VERSION
 from ratioscope.slots import HISTOGRAMS
@@ -53,6 +53,16 @@ class Record:
         """The rule of this window; None if nothing was corrected."""
         return self.summary.correction
 
+    @property
+    def worst_tokens(self) -> tuple[worst.WorstToken, ...]:
+        """The tokens with the largest absolute log-ratio over all ranks, worst first; at most 32."""
+        return worst.tokens_of(self.summary.top.tokens.numpy())
+
+    @property
+    def worst_rows(self) -> tuple[worst.WorstRow, ...]:
+        """The rows with the largest mean absolute log-ratio over all ranks, worst first; at most 8."""
+        return worst.rows_of(self.summary.top.rows.numpy())
+
     def counts(self, name: str) -> NDArray[np.int64]:
         """Bucket counts of one histogram, int64 ``(N_BUCKETS,)``; names are ``summary.HISTOGRAMS``."""
         counts: NDArray[np.int64] = self.summary.histograms[HISTOGRAMS.index(name)].numpy()
@@ -60,8 +70,6 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON with sparse histograms; infinities are written as strings."""
-        state = self.summary.to_json()
-        state["histograms"] = {name: histogram.to_sparse(self.counts(name)) for name in HISTOGRAMS}
         return {
             "definitions": self.definitions,
             "step": self.step,
@@ -73,7 +81,7 @@ class Record:
             "logs": dict(self.logs),
             "health": dict(self.health),
             "scalars": {key: value for key, value in self.scalars.items() if math.isfinite(value)},
-            "state": state,
+            "state": self.summary.to_json(),
         }
 
     @classmethod

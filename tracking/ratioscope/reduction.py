@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ratioscope import histogram
-from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+from ratioscope import histogram, lengths
+from ratioscope.places import Places, no_place_sums, place_sums
+from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
+from ratioscope.top import Top
 
 if TYPE_CHECKING:
     from ratioscope.correction import Correction
@@ -33,16 +35,18 @@ class _Tally:
     maxima: Named = field(default_factory=dict)
     sums: Named = field(default_factory=dict)
     counts: Named = field(default_factory=dict)
+    ratios_of_row: torch.Tensor | None = None
+    modified_of_row: torch.Tensor | None = None
 
     def extremes(self, name: str, values: torch.Tensor, valid: torch.Tensor) -> None:
-        self.maxima[f"{name}/max"] = _max(values, valid)
-        self.maxima[f"{name}/-min"] = _max(-values, valid)
+        self.maxima[f"{name}/max"] = _max(values, valid).double()
+        self.maxima[f"{name}/-min"] = -_min(values, valid).double()
 
 
 def reduce(
     observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Maxima, sums, counts and histograms of one batch, as the fields of ``RatioSummary`` of those names."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Top]:
+    """The state of one batch, as the fields of ``RatioSummary`` but its correction, in order."""
     valid, device = observation.valid, observation.valid.device
     tokens_in_row = valid.sum(dim=-1)
     live = tokens_in_row > 0
@@ -52,10 +56,14 @@ def reduce(
     row_d = _row_sum(d).clamp(-_FLOAT32_MAX, _FLOAT32_MAX).float().double()
 
     tally = _Tally(counts=_validity(observation, live))
-    _level(tally, "token", d, valid)
-    _level(tally, "sequence", row_d, live)
-    _tokens(tally, observation, d)
-    _rows(tally, observation, d, live, divisor)
+    abs_d = d.abs()
+    tally.extremes("token", observation.log_ratio, valid)
+    tally.extremes("sequence", row_d, live)
+    _level(tally, "token", d, abs_d, valid)
+    _level(tally, "sequence", row_d, row_d.abs(), live)
+    _tokens(tally, observation, d, abs_d)
+    abs_mean = _row_sum(abs_d) / divisor
+    _rows(tally, observation, d, live, divisor, abs_mean)
     geometric = row_d / divisor
     tally.sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
     tally.extremes("geometric", geometric, live)
@@ -69,12 +77,22 @@ def reduce(
         histograms["corrected_log_ratio"] = _corrected(tally, observation, correction, applied, row_log_ratio, live)
     tally.maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
 
+    if valid.shape[-1]:
+        places = Places.of(observation)
+        by_place, top = place_sums(observation, places, d, abs_d), Top.of(observation, places, row_d, abs_mean)
+    else:
+        by_place, top = no_place_sums(device), Top.empty(device)
+
     nothing = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64, device=device)
+    sums = _stack(SUMS[: -len(PLACE_SUMS)], tally.sums, 0.0, torch.float64, device)
+    counts = _stack(COUNTS[: -len(PLACE_COUNTS)], tally.counts, 0, torch.int64, device)
     return (
         _stack(MAXIMA, tally.maxima, -torch.inf, torch.float64, device),
-        _stack(SUMS, tally.sums, 0.0, torch.float64, device),
-        _stack(COUNTS, tally.counts, 0, torch.int64, device),
+        torch.cat([sums, by_place[0]]),
+        torch.cat([counts, by_place[1]]),
         torch.stack([histograms.get(name, nothing) for name in HISTOGRAMS]),
+        lengths.count(tokens_in_row, tally.ratios_of_row, tally.modified_of_row),
+        top,
     )
 
 
@@ -92,15 +110,14 @@ def _validity(observation: Observation, live: torch.Tensor) -> Named:
     }
 
 
-def _level(tally: _Tally, level: str, d: torch.Tensor, valid: torch.Tensor) -> None:
-    """The statistics that tokens and rows share."""
-    tally.extremes(level, d, valid)
+def _level(tally: _Tally, level: str, d: torch.Tensor, abs_d: torch.Tensor, valid: torch.Tensor) -> None:
+    """The statistics that tokens and rows share, but extremes, which come first."""
     relative = d - tally.maxima[f"{level}/max"]
     weight = _where(valid, relative.exp())
     excess = d.expm1()
     tally.sums |= {
         f"{level}/d": d.sum(),
-        f"{level}/abs_d": d.abs().sum(),
+        f"{level}/abs_d": abs_d.sum(),
         f"{level}/d2": d.square().sum(),
         f"{level}/k3": (excess - d).sum(),
         f"{level}/excess": excess.sum(),
@@ -112,12 +129,12 @@ def _level(tally: _Tally, level: str, d: torch.Tensor, valid: torch.Tensor) -> N
     tally.counts[f"{level}/overflow"] = (d > OVERFLOW).sum()
 
 
-def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor) -> None:
+def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor) -> None:
     valid = observation.valid
     x, y = observation.rollout.double(), observation.train.double()
     tally.sums |= {
         "token/reverse_k3": ((-d).expm1() + d).sum(),
-        "token/mult_prob_error": _where(valid, d.abs().exp()).sum(),
+        "token/mult_prob_error": _where(valid, abs_d.exp()).sum(),
         **_second_moments("logp", x, y),
     }
     p, q = _where(valid, y.exp()), _where(valid, x.exp())
@@ -131,8 +148,14 @@ def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor) -> None:
         tally.counts[f"outside/{low:g}_{high:g}"] = (valid & outside).sum()
 
 
-def _rows(tally: _Tally, observation: Observation, d: torch.Tensor, live: torch.Tensor, divisor: torch.Tensor) -> None:
-    abs_mean = _row_sum(d.abs()) / divisor
+def _rows(
+    tally: _Tally,
+    observation: Observation,
+    d: torch.Tensor,
+    live: torch.Tensor,
+    divisor: torch.Tensor,
+    abs_mean: torch.Tensor,
+) -> None:
     tally.maxima["row/abs_mean_max"] = _max(abs_mean, live)
     tally.counts["row/over_1nat"] = (abs_mean > 1.0).sum()
     train = observation.train.double().sum(dim=-1) / divisor
@@ -160,10 +183,11 @@ def _corrected(
         log_ratio, valid = row_log_ratio, live.unsqueeze(-1)
     low, high = low & valid, high & valid
     modified = low | high
+    tally.ratios_of_row, tally.modified_of_row = valid.sum(dim=-1), modified.sum(dim=-1)
     weight = _where(valid, weights.double())
     tally.counts |= {"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()}
     tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
-    tally.extremes("corrected", weights.double(), valid)
+    tally.extremes("corrected", weights, valid)
     if applied is not None:
         expected = correction.apply(correction.raw_ratio(observation.step_log_ratio))
         same_shape = applied.shape == expected.shape
@@ -185,7 +209,7 @@ def _by_advantage(
     valid: torch.Tensor,
     modified: torch.Tensor,
 ) -> None:
-    advantage = advantages.unsqueeze(-1).expand_as(raw).double()
+    advantage = advantages.unsqueeze(-1).double()
     for name, side in (("positive", advantage > 0), ("negative", advantage < 0)):
         tally.counts[f"{name}_advantage/n"] = (valid & side).sum()
         tally.counts[f"{name}_advantage/modified"] = (modified & side).sum()
@@ -215,6 +239,13 @@ def _max(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     if values.numel() == 0:
         return torch.full((), -torch.inf, dtype=values.dtype, device=values.device)
     return torch.where(valid, values, -torch.inf).max()
+
+
+def _min(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Smallest valid value, infinity if there is none."""
+    if values.numel() == 0:
+        return torch.full((), torch.inf, dtype=values.dtype, device=values.device)
+    return torch.where(valid, values, torch.inf).min()
 
 
 def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,18 @@ _LEVEL_SUMS = ("d", "abs_d", "d2", "k3", "excess", "excess2", "w", "w2", "wd")
 # d: log-ratio; excess, excess2: r - 1 and its square;
 # w, w2, wd: exp(d - max d), its square, and its product with (d - max d).
 
+DECILES = tuple(f"position/{decile:02}" for decile in range(10))
+"""Tenths of a row's valid tokens, by position."""
+
+TURNS = tuple(f"turn/{turn}" for turn in range(1, 6))
+"""A row's runs of masked-in tokens; the last stands for the fifth and all later ones."""
+
+PLACE_SUMS = tuple(f"{place}/{name}" for name in ("d", "abs_d") for place in (*DECILES, *TURNS, "position/last"))
+"""What :mod:`ratioscope.places` adds up, in this order."""
+
+PLACE_COUNTS = tuple(f"{place}/n" for place in (*DECILES, *TURNS, "position/last"))
+"""Valid tokens of each place, in this order."""
+
 SUMS: tuple[str, ...] = (
     *(f"{level}/{name}" for level in LEVELS for name in _LEVEL_SUMS),
     "token/reverse_k3",
@@ -37,6 +49,7 @@ SUMS: tuple[str, ...] = (
     "perplexity/train",
     "perplexity/rollout",
     "perplexity/ratio",
+    *PLACE_SUMS,
 )
 
 MAXIMA: tuple[str, ...] = (
@@ -80,6 +93,7 @@ COUNTS: tuple[str, ...] = (
     "negative_advantage/modified",
     "disagreements",
     "errors",
+    *PLACE_COUNTS,
 )
 
 

@@ -1,6 +1,7 @@
 """RatioSummary: a fixed-size, mergeable state from which every statistic is computed.
 
-The state is a handful of vectors: float64 sums, float64 maxima, int64 counts and int64 histograms. Sums of
+The state is a handful of tensors: float64 sums, float64 maxima, int64 counts and histograms, and tables of what is
+largest. Sums of
 exponentials are kept relative to the largest log-ratio seen, so nothing overflows; ``merge`` brings two states to
 the same reference first. Merging is associative and commutative with :meth:`RatioSummary.empty` as identity.
 """
@@ -14,17 +15,29 @@ import numpy as np
 import torch
 
 from ratioscope import histogram, slots
+from ratioscope.lengths import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.observation import Logps, Observation
 from ratioscope.reduction import reduce
+from ratioscope.shifted import rescale
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+from ratioscope.top import TOP_SIZE, Top
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ratioscope.correction import Correction
 
-PACKED_SIZE = len(MAXIMA) + len(SUMS) + len(COUNTS) + len(HISTOGRAMS) * histogram.N_BUCKETS
-"""Number of float64 in a packed summary, whatever was observed: about 62 KB."""
+_SIZES = (
+    len(MAXIMA),
+    len(SUMS),
+    len(COUNTS),
+    len(HISTOGRAMS) * histogram.N_BUCKETS,
+    len(LENGTH_COUNTS) * N_LENGTHS,
+    TOP_SIZE,
+)
+
+PACKED_SIZE = sum(_SIZES)
+"""Number of float64 in a packed summary, whatever was observed: about 73 KB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +50,8 @@ class RatioSummary:
         sums: float64, one slot for each of ``slots.SUMS``.
         counts: int64, one slot for each of ``slots.COUNTS``. Exact while below 2**53, where a packed one ends.
         histograms: int64 ``(len(HISTOGRAMS), N_BUCKETS)``.
+        lengths: int64 ``(len(LENGTH_COUNTS), N_LENGTHS)``, by length of the row.
+        top: the largest row log-ratios, the worst tokens and the worst rows.
     """
 
     correction: Correction | None
@@ -44,6 +59,8 @@ class RatioSummary:
     sums: torch.Tensor
     counts: torch.Tensor
     histograms: torch.Tensor
+    lengths: torch.Tensor
+    top: Top
 
     @classmethod
     def empty(cls, correction: Correction | None = None, *, device: torch.device | str = "cpu") -> RatioSummary:
@@ -56,6 +73,8 @@ class RatioSummary:
             sums=torch.zeros(len(SUMS), dtype=torch.float64, device=device),
             counts=torch.zeros(len(COUNTS), dtype=torch.int64, device=device),
             histograms=torch.zeros((len(HISTOGRAMS), histogram.N_BUCKETS), dtype=torch.int64, device=device),
+            lengths=torch.zeros((len(LENGTH_COUNTS), N_LENGTHS), dtype=torch.int64, device=device),
+            top=Top.empty(device),
         )
 
     @classmethod
@@ -84,12 +103,20 @@ class RatioSummary:
         maxima = torch.maximum(self.maxima, other.maxima)
         maxima[slots.GENERATIONS] = self.maxima[slots.GENERATIONS] + other.maxima[slots.GENERATIONS]
         sums = rescale(self.sums, self.maxima, maxima) + rescale(other.sums, other.maxima, maxima)
-        counts, histograms = self.counts + other.counts, self.histograms + other.histograms
-        return RatioSummary(correction, maxima, sums, counts, histograms)
+        return RatioSummary(
+            correction,
+            maxima=maxima,
+            sums=sums,
+            counts=self.counts + other.counts,
+            histograms=self.histograms + other.histograms,
+            lengths=self.lengths + other.lengths,
+            top=self.top.merge(other.top),
+        )
 
     def pack(self) -> torch.Tensor:
-        """The state as one float64 vector of :data:`PACKED_SIZE`, maxima first."""
-        return torch.cat([self.maxima, self.sums, self.counts.double(), self.histograms.double().flatten()])
+        """The state as one float64 vector of :data:`PACKED_SIZE`: maxima first, the tables of the largest last."""
+        integers = [part.double().flatten() for part in (self.counts, self.histograms, self.lengths)]
+        return torch.cat([self.maxima, self.sums, *integers, self.top.pack()])
 
     @classmethod
     def unpack(cls, packed: torch.Tensor, *, correction: Correction | None = None) -> RatioSummary:
@@ -101,10 +128,16 @@ class RatioSummary:
         if tuple(packed.shape) != (PACKED_SIZE,):
             msg = f"got a packed summary of shape {tuple(packed.shape)}; expected ({PACKED_SIZE},), as pack() makes it"
             raise ValueError(msg)
-        sizes = [len(MAXIMA), len(SUMS), len(COUNTS), len(HISTOGRAMS) * histogram.N_BUCKETS]
-        maxima, sums, counts, flat = packed.double().split(sizes)
-        histograms = flat.to(torch.int64).view(len(HISTOGRAMS), histogram.N_BUCKETS)
-        return cls(correction, maxima, sums, counts.to(torch.int64), histograms)
+        maxima, sums, counts, histograms, lengths, top = packed.double().split(_SIZES)
+        return cls(
+            correction,
+            maxima=maxima,
+            sums=sums,
+            counts=counts.to(torch.int64),
+            histograms=histograms.to(torch.int64).view(len(HISTOGRAMS), histogram.N_BUCKETS),
+            lengths=lengths.to(torch.int64).view(len(LENGTH_COUNTS), N_LENGTHS),
+            top=Top.unpack(top),
+        )
 
     def metrics(self, *, detail: str = "full") -> dict[str, float]:
         """Every statistic that has data, by full key, as finite Python floats.
@@ -132,8 +165,15 @@ class RatioSummary:
         """The same on another device."""
         if self.maxima.device == torch.device(device):
             return self
-        state = (self.maxima, self.sums, self.counts, self.histograms)
-        return RatioSummary(self.correction, *(tensor.to(device) for tensor in state))
+        return RatioSummary(
+            self.correction,
+            maxima=self.maxima.to(device),
+            sums=self.sums.to(device),
+            counts=self.counts.to(device),
+            histograms=self.histograms.to(device),
+            lengths=self.lengths.to(device),
+            top=self.top.to(device),
+        )
 
     def __eq__(self, other: object) -> bool:
         """True if rule and state are the same to the bit; one NaN is like another."""
@@ -146,43 +186,38 @@ class RatioSummary:
     __hash__ = None  # type: ignore[assignment]
 
     def to_json(self) -> dict[str, Any]:
-        """Sums, maxima and counts by name; infinities as strings, identities left out. Histograms are not included."""
+        """The state by name, on the CPU; infinities as strings, histograms sparse, identities left out."""
         maxima = dict(zip(MAXIMA, self.maxima.tolist(), strict=True))
+        rows = zip(HISTOGRAMS, self.histograms.numpy(), strict=True)
         return {
             "maxima": {name: _to_json(value) for name, value in maxima.items() if value != -np.inf},
             "sums": {name: _to_json(value) for name, value in zip(SUMS, self.sums.tolist(), strict=True)},
             "counts": dict(zip(COUNTS, self.counts.tolist(), strict=True)),
+            "histograms": {name: histogram.to_sparse(row) for name, row in rows},
+            "lengths": {
+                name: histogram.to_sparse(row) for name, row in zip(LENGTH_COUNTS, self.lengths.numpy(), strict=True)
+            },
+            "top": self.top.to_json(),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, correction: Correction | None) -> RatioSummary:
-        """Inverse of :meth:`to_json` with ``data["histograms"]`` sparse by name; unknown names are ignored."""
+        """Inverse of :meth:`to_json`; unknown names are ignored, and what is missing is nothing observed."""
         maxima = [float(data["maxima"].get(name, -np.inf)) for name in MAXIMA]
         sums = [float(data["sums"].get(name, 0.0)) for name in SUMS]
         counts = [int(data["counts"].get(name, 0)) for name in COUNTS]
-        rows = [histogram.from_sparse(data["histograms"].get(name, {})) for name in HISTOGRAMS]
+        histograms = [histogram.from_sparse(data["histograms"].get(name, {})) for name in HISTOGRAMS]
+        by_length = data.get("lengths", {})
+        lengths = [histogram.from_sparse(by_length.get(name, {}), size=N_LENGTHS) for name in LENGTH_COUNTS]
         return cls(
             correction,
-            torch.tensor(maxima, dtype=torch.float64),
-            torch.tensor(sums, dtype=torch.float64),
-            torch.tensor(counts, dtype=torch.int64),
-            torch.from_numpy(np.stack(rows)),
+            maxima=torch.tensor(maxima, dtype=torch.float64),
+            sums=torch.tensor(sums, dtype=torch.float64),
+            counts=torch.tensor(counts, dtype=torch.int64),
+            histograms=torch.from_numpy(np.stack(histograms)),
+            lengths=torch.from_numpy(np.stack(lengths)),
+            top=Top.from_json(data.get("top", {})),
         )
-
-
-def rescale(sums: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Sums of exponentials relative to ``old`` maxima, made relative to ``new`` ones; the other sums as they are."""
-    scaled = sums.clone()
-    for index in slots.SHIFTED:
-        reference, target = old[index.maximum], new[index.maximum]
-        seen = reference > -torch.inf
-        shift = torch.where(seen, reference - target, 0.0)
-        factor = torch.where(seen, shift.exp(), 0.0)
-        weight, weighted_log = sums[index.w], sums[index.wd]
-        scaled[index.w] = weight * factor
-        scaled[index.w2] = sums[index.w2] * factor.square()
-        scaled[index.wd] = (weighted_log + shift * weight) * factor
-    return scaled
 
 
 def summarize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ratioscope import histogram
+from ratioscope.lengths import LENGTH_COUNTS
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class View:
         maxima: values of ``slots.MAXIMA``.
         counts: values of ``slots.COUNTS``.
         histograms: bucket counts by ``slots.HISTOGRAMS``.
+        lengths: counts by length of the row, by ``lengths.LENGTH_COUNTS``.
+        top_log_ratios: the largest row log-ratios, descending.
     """
 
     correction: Correction | None
@@ -54,12 +57,15 @@ class View:
     maxima: Mapping[str, float]
     counts: Mapping[str, int]
     histograms: Mapping[str, NDArray[np.int64]]
+    lengths: Mapping[str, NDArray[np.int64]]
+    top_log_ratios: NDArray[np.float64]
 
     @classmethod
     def of(cls, summary: RatioSummary) -> View:
         """Copies the state to the host in one transfer."""
         host = summary if summary.maxima.device.type == "cpu" else type(summary).unpack(summary.pack().cpu())
         counts = dict(zip(COUNTS, host.counts.tolist(), strict=True))
+        top_log_ratios = host.top.log_ratios.numpy()
         return cls(
             correction=summary.correction,
             level="token" if summary.correction is None else summary.correction.level,
@@ -68,6 +74,8 @@ class View:
             maxima=dict(zip(MAXIMA, host.maxima.tolist(), strict=True)),
             counts=counts,
             histograms=dict(zip(HISTOGRAMS, host.histograms.numpy(), strict=True)),
+            lengths=dict(zip(LENGTH_COUNTS, host.lengths.numpy(), strict=True)),
+            top_log_ratios=top_log_ratios[top_log_ratios > -math.inf],
         )
 
     def mean(self, total: str, n: str, *, scale: float = 1.0) -> float | None:

@@ -1,0 +1,230 @@
+"""The largest of a window, in tables of fixed size that merge: row log-ratios, worst tokens, worst rows.
+
+Each table is sorted and holds what is largest by a total order of content: by size, then by a hash of the row's
+content and the position. So a merge is associative and commutative, however rows were batched, and tokens that tie, as
+in low precision many do, are chosen evenly over rows and positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ratioscope import worst
+from ratioscope.worst import KEYED, N_AFTER, N_BEFORE, ROW_COLUMNS, TOKEN_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratioscope.observation import Observation
+    from ratioscope.places import Places
+
+N_LOG_RATIOS = 256
+N_TOKENS = 32
+N_ROWS = 8
+TOP_SIZE = N_LOG_RATIOS + N_TOKENS * len(TOKEN_COLUMNS) + N_ROWS * len(ROW_COLUMNS)
+"""Number of float64 in the three tables."""
+
+_VALUE, _N, _FINGERPRINT, _POSITION = range(len(KEYED))
+_RANK = len(KEYED)
+
+# Odd multipliers whose products wrap; what they are is immaterial, each makes one thing count differently.
+_STEP, _TRAIN, _ROLLOUT, _TOKEN, _MASK, _ADVANTAGE, _MIX = (
+    0x5851F42D4C957F2D,
+    0x2545F4914F6CDD1D,
+    0x1B873593CC9E2D51,
+    0x4CF5AD432745937F,
+    0x38495AB5E6546B65,
+    0x7ED558CCD1CE4E5B,
+    0x1EC4CEB9FE1A85ED,
+)
+_BACK = (pow(_STEP, -1, 2**64) + 2**63) % 2**64 - 2**63  # the inverse of _STEP, as a signed integer
+_SPREAD = 0x3C6EF373
+_NO_TOKEN = -(2**31)
+"""Keys below this are of no valid token."""
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """The three tables.
+
+    Attributes:
+        log_ratios: float64 ``(N_LOG_RATIOS,)``, the largest D_i, descending; minus infinity where there are fewer.
+        tokens: float64 ``(N_TOKENS, len(TOKEN_COLUMNS))``, by absolute d, descending; zeros where there are fewer.
+        rows: float64 ``(N_ROWS, len(ROW_COLUMNS))``, by mean absolute d, descending; zeros where there are fewer.
+    """
+
+    log_ratios: torch.Tensor
+    tokens: torch.Tensor
+    rows: torch.Tensor
+
+    @classmethod
+    def empty(cls, device: torch.device | str = "cpu") -> Top:
+        """The identity of :meth:`merge`."""
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        return cls(
+            log_ratios=torch.full((N_LOG_RATIOS,), -torch.inf, **options),
+            tokens=torch.zeros((N_TOKENS, len(TOKEN_COLUMNS)), **options),
+            rows=torch.zeros((N_ROWS, len(ROW_COLUMNS)), **options),
+        )
+
+    @classmethod
+    def of(cls, observation: Observation, places: Places, row_d: torch.Tensor, abs_mean: torch.Tensor) -> Top:
+        """The largest of one batch, without a host sync.
+
+        Args:
+            observation: the batch, of at least one column.
+            places: its places.
+            row_d: float64 ``(B,)`` sums of log-ratios.
+            abs_mean: float64 ``(B,)`` means of absolute log-ratios.
+        """
+        n, live = places.n.squeeze(-1), places.n.squeeze(-1) > 0
+        advantages = torch.full_like(row_d, torch.nan) if observation.advantages is None else observation.advantages
+        zero = torch.zeros_like(n)
+        by_row = [n, _fingerprint(observation), zero, zero, advantages, row_d]
+        rows = torch.stack([part.double() for part in (abs_mean.float(), *by_row)], dim=-1)
+        return cls(
+            log_ratios=_largest(torch.where(live, row_d, -torch.inf)),
+            tokens=_worst_tokens(observation, places, rows),
+            rows=_best(torch.where(live.unsqueeze(-1), rows, 0.0), N_ROWS),
+        )
+
+    def merge(self, *others: Top) -> Top:
+        """The largest of all."""
+        every = (self, *others)
+        return Top(
+            log_ratios=_largest(torch.cat([top.log_ratios for top in every])),
+            tokens=_best(torch.cat([top.tokens for top in every]), N_TOKENS),
+            rows=_best(torch.cat([top.rows for top in every]), N_ROWS),
+        )
+
+    def on_rank(self, rank: int) -> Top:
+        """The same, marked as observed by this process."""
+        return replace(self, tokens=_marked(self.tokens, rank), rows=_marked(self.rows, rank))
+
+    def to(self, device: torch.device | str) -> Top:
+        """The same on another device."""
+        return Top(self.log_ratios.to(device), self.tokens.to(device), self.rows.to(device))
+
+    def pack(self) -> torch.Tensor:
+        """The tables as one float64 vector of :data:`TOP_SIZE`."""
+        return torch.cat([self.log_ratios, self.tokens.flatten(), self.rows.flatten()])
+
+    @classmethod
+    def unpack(cls, packed: torch.Tensor) -> Top:
+        """Inverse of :meth:`pack`."""
+        sizes = [N_LOG_RATIOS, N_TOKENS * len(TOKEN_COLUMNS), N_ROWS * len(ROW_COLUMNS)]
+        log_ratios, tokens, rows = packed.split(sizes)
+        return cls(log_ratios, tokens.view(N_TOKENS, -1), rows.view(N_ROWS, -1))
+
+    def to_json(self) -> dict[str, Any]:
+        """What the tables hold, by name."""
+        return {
+            "log_ratios": [worst.short(value) for value in self.log_ratios.tolist() if value != -np.inf],
+            "tokens": worst.to_json(self.tokens.numpy(), TOKEN_COLUMNS),
+            "rows": worst.to_json(self.rows.numpy(), ROW_COLUMNS),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Top:
+        """Inverse of :meth:`to_json`; what is missing is empty."""
+        log_ratios = torch.full((N_LOG_RATIOS,), -torch.inf, dtype=torch.float64)
+        known = torch.tensor(data.get("log_ratios", [])[:N_LOG_RATIOS], dtype=torch.float32)
+        log_ratios[: len(known)] = known.double()
+        tokens = worst.from_json(data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS)
+        rows = worst.from_json(data.get("rows", {}), ROW_COLUMNS, N_ROWS)
+        return cls(log_ratios, torch.from_numpy(tokens), torch.from_numpy(rows))
+
+
+def _largest(values: torch.Tensor) -> torch.Tensor:
+    found = values.topk(min(N_LOG_RATIOS, len(values))).values
+    missing = N_LOG_RATIOS - len(found)
+    return torch.nn.functional.pad(found, (0, missing), value=-torch.inf) if missing else found
+
+
+def _best(table: torch.Tensor, size: int) -> torch.Tensor:
+    """The best rows of a table, in order; at most ``size``, and zeros in place of what is missing."""
+    fingerprint, position = table[:, _FINGERPRINT].to(torch.int64), table[:, _POSITION].to(torch.int32)
+    key = _key(table[:, _VALUE].float(), fingerprint, position, table[:, _N] > 0)
+    best = key.topk(min(size, len(key))).indices
+    return _filled(table.index_select(0, best), size)
+
+
+def _filled(table: torch.Tensor, size: int) -> torch.Tensor:
+    missing = size - len(table)
+    return torch.nn.functional.pad(table, (0, 0, 0, missing)) if missing else table
+
+
+def _key(value: torch.Tensor, fingerprint: torch.Tensor, position: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """The total order as int64: the bits of the absolute float32 value, then 32 of a hash."""
+    hashed = torch.add(((fingerprint >> 20) - 2**31).to(torch.int32), position, alpha=_SPREAD)
+    size = torch.where(valid, value.abs().view(torch.int32), -1)
+    return torch.add(hashed, size.to(torch.int64), alpha=2**32)
+
+
+def _fingerprint(observation: Observation) -> torch.Tensor:
+    """int64 ``(B,)`` below 2**52: a hash of each row's content and order, whatever padding and batch it stands in.
+
+    The polynomial of the row's tokens in ``_STEP``, modulo 2**64, divided by the power of the row's first column.
+    Integers wrap and add exactly, so it is the same on every device.
+    """
+    masked_in = observation.masked_in
+    powers, inverse = (
+        torch.full(masked_in.shape[-1:], base, dtype=torch.int64, device=masked_in.device).cumprod(dim=0)
+        for base in (_STEP, _BACK)
+    )
+    row = (masked_in * powers).sum(dim=-1) * _MASK
+    row = row + (observation.train.view(torch.int32) * powers).sum(dim=-1) * _TRAIN
+    row = row + (observation.rollout.view(torch.int32) * powers).sum(dim=-1) * _ROLLOUT
+    if observation.token_ids is not None:
+        row = row + (torch.where(masked_in, observation.token_ids, 0) * powers).sum(dim=-1) * _TOKEN
+    row = row * inverse.index_select(0, masked_in.to(torch.uint8).argmax(dim=-1))
+    if observation.advantages is not None:
+        row = row + observation.advantages.view(torch.int32).to(torch.int64) * _ADVANTAGE
+    row = (row ^ (row >> 29)) * _MIX
+    return (row >> 12) & (2**52 - 1)
+
+
+def _worst_tokens(observation: Observation, places: Places, rows: torch.Tensor) -> torch.Tensor:
+    valid, width = observation.valid, observation.valid.shape[-1]
+    fingerprint = rows[:, _FINGERPRINT : _FINGERPRINT + 1].to(torch.int64)
+    keys = _key(observation.log_ratio, fingerprint, places.position, valid).flatten()
+    found, where = keys.topk(min(N_TOKENS, len(keys)))
+    row = where // width
+
+    def at(values: torch.Tensor) -> torch.Tensor:
+        return values.flatten().index_select(0, where).double().unsqueeze(-1)
+
+    by_row = rows.index_select(0, row)
+    table = torch.cat(
+        [
+            at(observation.log_ratio),
+            by_row[:, _N:_POSITION],
+            at(places.position),
+            by_row[:, _RANK:],
+            at(observation.train),
+            at(observation.rollout),
+            _ids(observation, row, where % width),
+        ],
+        dim=-1,
+    )
+    table = torch.where((found >= _NO_TOKEN).unsqueeze(-1), table, 0.0)
+    return _filled(table, N_TOKENS)
+
+
+def _ids(observation: Observation, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+    """Ids of these tokens and their neighbours, in order; -1 where the mask has none."""
+    if observation.token_ids is None:
+        return torch.full((len(row), N_BEFORE + 1 + N_AFTER), -1.0, dtype=torch.float64, device=row.device)
+    ids = torch.where(observation.masked_in, observation.token_ids, -1)
+    padded = torch.nn.functional.pad(ids, (N_BEFORE, N_AFTER), value=-1)
+    columns = column.unsqueeze(-1) + torch.arange(N_BEFORE + 1 + N_AFTER, device=column.device)
+    return padded.index_select(0, row).gather(1, columns).double()
+
+
+def _marked(table: torch.Tensor, rank: int) -> torch.Tensor:
+    column = torch.arange(table.shape[-1], device=table.device) == _RANK
+    return torch.where(column & (table[:, _N : _N + 1] > 0), float(rank), table)

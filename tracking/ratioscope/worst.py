@@ -1,0 +1,181 @@
+"""The worst tokens and rows of a window, as the host sees them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+N_BEFORE = 4
+N_AFTER = 2
+
+KEYED = ("value", "n", "fingerprint", "position")
+"""The columns that both tables begin with: what is worst, and what tells equals apart. No tokens: an empty slot."""
+
+BEFORE = tuple(f"before_{back}" for back in range(N_BEFORE, 0, -1))
+AFTER = tuple(f"after_{ahead}" for ahead in range(1, N_AFTER + 1))
+
+TOKEN_COLUMNS = (
+    *KEYED,
+    "rank",
+    "advantage",
+    "row_log_ratio",
+    "train_logp",
+    "rollout_logp",
+    *BEFORE,
+    "token_id",
+    *AFTER,
+)
+"""Columns of the table of tokens; its value is d."""
+
+ROW_COLUMNS = (*KEYED, "rank", "advantage", "row_log_ratio")
+"""Columns of the table of rows; its value is the mean absolute d."""
+
+_NUMBERS = {"value", "advantage", "row_log_ratio", "train_logp", "rollout_logp"}
+_ABSENT = {"rank": 0.0, "advantage": math.nan} | dict.fromkeys(("token_id", *BEFORE, *AFTER), -1.0)
+
+
+@dataclass(frozen=True)
+class WorstToken:
+    """One of the tokens with the largest absolute log-ratio.
+
+    Attributes:
+        log_ratio: train - rollout log-probability, in nats.
+        train_logp: the trainer's.
+        rollout_logp: the engine's.
+        advantage: the row's; None if unknown.
+        token_id: None if unknown.
+        before: ids of up to four tokens before it, ending where the mask has a hole or begins.
+        after: ids of up to two tokens after it.
+        position: its index among the row's valid tokens.
+        row_tokens: valid tokens of the row.
+        row_log_ratio: sum of the row's log-ratios, in nats.
+        row: fingerprint of the row's content, the same wherever it is batched.
+        rank: the process that observed it.
+    """
+
+    log_ratio: float
+    train_logp: float
+    rollout_logp: float
+    advantage: float | None
+    token_id: int | None
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    position: int
+    row_tokens: int
+    row_log_ratio: float
+    row: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class WorstRow:
+    """One of the rows with the largest mean absolute log-ratio.
+
+    Attributes:
+        abs_mean: mean absolute log-ratio of its tokens, in nats, rounded to float32.
+        log_ratio: sum of its log-ratios, in nats.
+        tokens: valid tokens.
+        advantage: None if unknown.
+        row: fingerprint of the row's content, as in :class:`WorstToken`.
+        rank: the process that observed it.
+    """
+
+    abs_mean: float
+    log_ratio: float
+    tokens: int
+    advantage: float | None
+    row: int
+    rank: int
+
+
+def tokens_of(table: NDArray[np.float64]) -> tuple[WorstToken, ...]:
+    """The tokens of a table with :data:`TOKEN_COLUMNS`, worst first."""
+    return tuple(
+        WorstToken(
+            log_ratio=row["value"],
+            train_logp=row["train_logp"],
+            rollout_logp=row["rollout_logp"],
+            advantage=_known(row["advantage"]),
+            token_id=next(iter(_ids(row, ("token_id",))), None),
+            before=_ids(row, BEFORE[::-1])[::-1],
+            after=_ids(row, AFTER),
+            position=int(row["position"]),
+            row_tokens=int(row["n"]),
+            row_log_ratio=row["row_log_ratio"],
+            row=int(row["fingerprint"]),
+            rank=int(row["rank"]),
+        )
+        for row in _named(table, TOKEN_COLUMNS)
+    )
+
+
+def rows_of(table: NDArray[np.float64]) -> tuple[WorstRow, ...]:
+    """The rows of a table with :data:`ROW_COLUMNS`, worst first."""
+    return tuple(
+        WorstRow(
+            abs_mean=row["value"],
+            log_ratio=row["row_log_ratio"],
+            tokens=int(row["n"]),
+            advantage=_known(row["advantage"]),
+            row=int(row["fingerprint"]),
+            rank=int(row["rank"]),
+        )
+        for row in _named(table, ROW_COLUMNS)
+    )
+
+
+def to_json(table: NDArray[np.float64], columns: Sequence[str]) -> dict[str, Any]:
+    """A table as names and rows, without its empty slots; what is unknown is null."""
+    kept = table[table[:, KEYED.index("n")] > 0].tolist()
+    return {
+        "columns": list(columns),
+        "rows": [[_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in kept],
+    }
+
+
+def from_json(data: Mapping[str, Any], columns: Sequence[str], size: int) -> NDArray[np.float64]:
+    """Inverse of :func:`to_json`, ``(size, len(columns))``; unknown columns are ignored, missing ones are unknown."""
+    table = np.zeros((size, len(columns)))
+    names = data.get("columns", [])
+    for slot, values in zip(table, data.get("rows", []), strict=False):
+        row = dict(zip(names, values, strict=True))
+        slot[:] = [_ABSENT.get(name, 0.0) if row.get(name) is None else _read(name, row[name]) for name in columns]
+    return table
+
+
+def _named(table: NDArray[np.float64], columns: Sequence[str]) -> list[dict[str, float]]:
+    rows = [dict(zip(columns, row, strict=True)) for row in table.tolist()]
+    return [row for row in rows if row["n"]]
+
+
+def _ids(row: Mapping[str, float], names: Sequence[str]) -> tuple[int, ...]:
+    """Ids up to the first that is not there."""
+    ids = [int(row[name]) for name in names]
+    return tuple(ids[: ids.index(-1)] if -1 in ids else ids)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def short(value: float) -> float:
+    """The number with the fewest digits that is this one as a float32, which everything in a table is."""
+    return float(str(np.float32(value)))
+
+
+def _cell(name: str, value: float) -> float | int | None:
+    if math.isnan(value):
+        return None
+    return short(value) if name in _NUMBERS else int(value)
+
+
+def _read(name: str, value: float) -> float:
+    return float(np.float32(value)) if name in _NUMBERS else float(value)
