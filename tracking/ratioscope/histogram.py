@@ -170,10 +170,10 @@ def even_bins(counts: NDArray[np.int64], exponent: int) -> Bins:
 def _view(exponent: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """The first bucket of each even bin, and the bins' edges."""
     width = 2.0**exponent
-    edges = (np.arange(2 * _VIEW_BINS_PER_SIDE) - (_VIEW_BINS_PER_SIDE - 0.5)) * width
+    edges = (np.arange(2 * _VIEW_BINS_PER_SIDE, dtype=np.float64) - (_VIEW_BINS_PER_SIDE - 0.5)) * width
     # A positive boundary belongs to the bucket above it and a negative one to the bucket below: |d| decides.
-    starts = np.concatenate([[0], np.searchsorted(BOUNDARIES, edges) + 1])
-    edges = np.concatenate([[edges[0] - width], edges, [edges[-1] + width]])
+    starts: NDArray[np.intp] = np.concatenate([[0], np.searchsorted(BOUNDARIES, edges) + 1])
+    edges = np.asarray([edges[0] - width, *edges, edges[-1] + width], np.float64)
     edges.flags.writeable = False  # all bins of this width share it
     return starts, edges
 
@@ -196,9 +196,9 @@ def to_sparse(counts: NDArray[np.int64]) -> dict[str, list[int]]:
 
 def from_sparse(sparse: Mapping[str, Any], *, size: int = N_BUCKETS) -> NDArray[np.int64]:
     """Inverse of :func:`to_sparse`, int64 ``(size,)``; also of counts by bucket, as journals had them before."""
-    buckets, values = sparse.get("buckets"), sparse.get("counts")
-    if buckets is None:
-        buckets, values = [int(bucket) for bucket in sparse], list(sparse.values())
     counts = np.zeros(size, dtype=np.int64)
-    counts[buckets] = values
+    if "buckets" in sparse:
+        counts[sparse["buckets"]] = sparse["counts"]
+    else:
+        counts[[int(bucket) for bucket in sparse]] = list(sparse.values())
     return counts
