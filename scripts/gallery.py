@@ -16,6 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "build" / "gallery"
 PICTURES = ROOT / "docs" / "gallery"
@@ -39,19 +41,17 @@ COMPARISONS = {
         {mode: ["--mode", mode] for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")},
         ("modified", "ess", "fan"),
     ),
-    "bf16": Comparison({"fp32_trainer": [], "bf16_trainer": ["--bf16"]}, ("heat", "fan", "kl")),
-    "top_p": Comparison({"top_p_1.0": [], "top_p_0.8": ["--top-p", "0.8"]}, ("heat", "fan", "modified")),
+    "bf16": Comparison({"fp32_trainer": [], "bf16_trainer": ["--bf16"]}, ("heat-token-1", "heat-token-2", "histogram")),
+    "top_p": Comparison({"top_p_1.0": [], "top_p_0.8": ["--top-p", "0.8"]}, ("heat-token-1", "heat-token-2", "histogram")),
 }
 
 
-def train(name: str, options: list[str], steps: int) -> Path:
-    """Runs the example anew and returns the run's directory."""
-    folder = RUNS / name
-    shutil.rmtree(folder, ignore_errors=True)
+def train(name: str, options: list[str], steps: int) -> None:
+    """Runs the example anew."""
+    shutil.rmtree(RUNS / name, ignore_errors=True)
     command = [sys.executable, "examples/grpo_vllm.py", *options, "--run-name", name, "--report-to", "none"]
     print(f"== {name}", flush=True)
     subprocess.run([*command, "--steps", str(steps), "--output-dir", str(RUNS)], cwd=ROOT, check=True)
-    return folder
 
 
 def draw(name: str, comparison: Comparison, folders: list[Path]) -> None:
@@ -61,7 +61,8 @@ def draw(name: str, comparison: Comparison, folders: list[Path]) -> None:
         subprocess.run(command, cwd=ROOT, check=True)
         PICTURES.mkdir(parents=True, exist_ok=True)
         for figure in comparison.figures:
-            shutil.copyfile(Path(scratch) / f"{figure}.png", PICTURES / f"{name}-{figure}.png")
+            image = Image.open(Path(scratch) / f"{figure}.png").convert("RGB").quantize(64)
+            image.save(PICTURES / f"{name}-{figure}.png", optimize=True)
 
 
 def main() -> None:
@@ -69,10 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="comparison", help=f"any of: {', '.join(COMPARISONS)}")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--keep-runs", action="store_true", help="draw the runs that are in build/gallery already")
     arguments = parser.parse_args()
     for name in arguments.names or COMPARISONS:
-        comparison = COMPARISONS[name]
-        draw(name, comparison, [train(run, options, arguments.steps) for run, options in comparison.runs.items()])
+        runs = COMPARISONS[name].runs
+        if not arguments.keep_runs:
+            for run, options in runs.items():
+                train(run, options, arguments.steps)
+        draw(name, COMPARISONS[name], [RUNS / run for run in runs])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Reads back what a tracker really received: from W&B's log file, MLflow's client and TensorBoard's event files."""
+"""Reads back what a tracker really received: W&B's log, MLflow's client, TensorBoard's events, trackio's database."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import struct
 import tempfile
 import time
@@ -31,6 +32,7 @@ class WandbRun:
         config: by top-level key.
         summary: last values, keys as in ``history``.
         step_metrics: for each ``define_metric`` name or glob, its x-axis.
+        kept: for each ``define_metric`` name or glob, which values the summary keeps of it, such as ``min``.
         exit_code: None while the run is not finished.
     """
 
@@ -39,6 +41,7 @@ class WandbRun:
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     step_metrics: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, set[str]] = field(default_factory=dict)
     exit_code: int | None = None
 
 
@@ -82,7 +85,9 @@ def _wandb_run(path: Path) -> WandbRun:
             case "summary":
                 run.summary |= _items(record.summary.update)
             case "metric":
-                run.step_metrics[record.metric.name or record.metric.glob_name] = record.metric.step_metric
+                name = record.metric.name or record.metric.glob_name
+                run.step_metrics[name] = record.metric.step_metric
+                run.kept[name] = {kind.name for kind, _ in record.metric.summary.ListFields()}
             case "exit":
                 run.exit_code = record.exit.exit_code
     return run
@@ -204,3 +209,40 @@ def _buckets(value: Any) -> list[tuple[float, float, float]]:
     """Buckets by TensorBoard's rule: the first begins at ``min`` and the last ends at ``max``."""
     inner = list(value.bucket_limit)[:-1]
     return list(zip([value.min, *inner], [*inner, value.max], value.bucket, strict=True))
+
+
+@dataclass
+class TrackioRun:
+    """What trackio's database holds of one run.
+
+    Attributes:
+        name: the run's name.
+        rows: what was logged, in order of arrival, with the row's ``step``.
+        config: what stands beside the run.
+    """
+
+    name: str
+    rows: list[dict[str, Any]]
+    config: dict[str, Any]
+
+
+def read_trackio(folder: Path, project: str = "ratioscope") -> dict[str, TrackioRun]:
+    """Every run of a project by its id, the oldest first.
+
+    Args:
+        folder: ``TRACKIO_DIR``.
+        project: the project's name.
+    """
+    runs: dict[str, TrackioRun] = {}
+    connection = sqlite3.connect(f"file:{folder / project}.db?mode=ro", uri=True)
+    try:
+        for run_id, name, step, body in connection.execute(
+            "SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id"
+        ):
+            run = runs.setdefault(run_id, TrackioRun(name, [], {}))
+            run.rows.append({**json.loads(body), "step": step})
+        for run_id, body in connection.execute("SELECT run_id, config FROM configs"):
+            runs[run_id].config = json.loads(body)
+    finally:
+        connection.close()
+    return runs

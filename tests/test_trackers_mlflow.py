@@ -102,7 +102,8 @@ def _n_runs(uri: str) -> int:
 
 def _pictures(run: MlflowRun) -> list[tuple[str, int]]:
     """Key and step of each full-size picture, in order of time."""
-    names = [path.removeprefix("images/").split("+") for path in run.artifacts if path.endswith(".png")]
+    paths = [path for path in run.artifacts if path.startswith("images/") and path.endswith(".png")]
+    names = [path.removeprefix("images/").split("+") for path in paths]
     return [(parts[0].replace("~", "/"), int(parts[2])) for parts in sorted(names, key=lambda parts: parts[4])]
 
 
@@ -235,9 +236,9 @@ def test_pictures_and_counts_of_a_long_training(store: str, live: str) -> None:
     assert {key for key, _ in pictures} == {"ratioscope/log_ratio", "ratioscope/log_ratio_over_training"}
     assert run.tags["mlflow.loggedImages"] == "True"
 
-    path = next(path for path in run.artifacts if path.endswith(".png"))
+    path = next(path for path in run.artifacts if path.startswith("images/") and path.endswith(".png"))
     assert Image.open(io.BytesIO(read_mlflow_artifact(store, live, path))).size == (480, 480)
-    [series] = json.loads(read_mlflow_artifact(store, live, "ratioscope/histograms.json"))[TOKENS]
+    [series] = json.loads(read_mlflow_artifact(store, live, "ratioscope/histograms.json"))["histograms"][TOKENS]
     assert [window["steps"] for window in series["windows"]] == [[step, step] for step in range(1, 15)]
     assert [window["counts"] for window in series["windows"]] == [normal_bins(i).counts.tolist() for i in range(1, 15)]
     assert series["edges"] == normal_bins(1).edges.tolist()
@@ -254,7 +255,7 @@ def test_evaluation_has_pictures_of_its_own(store: str, live: str) -> None:
     run = read_mlflow(store, live)
     assert ("eval/ratioscope/log_ratio", 1) in _pictures(run)
     assert f"eval/{FRACTION}" in run.metrics
-    histograms = json.loads(read_mlflow_artifact(store, live, "ratioscope/histograms.json"))
+    histograms = json.loads(read_mlflow_artifact(store, live, "ratioscope/histograms.json"))["histograms"]
     assert {key: len(series[0]["windows"]) for key, series in histograms.items()} == {
         TOKENS: 1,
         SEQUENCES: 1,
@@ -286,7 +287,7 @@ def test_resumed_training_keeps_its_history(store: str, live: str) -> None:
         for step in steps:
             tracker.write(make_row(step))
         tracker.close()
-    [series] = json.loads(read_mlflow_artifact(store, live, "ratioscope/histograms.json"))[TOKENS]
+    [series] = json.loads(read_mlflow_artifact(store, live, "ratioscope/histograms.json"))["histograms"][TOKENS]
     assert [window["steps"][0] for window in series["windows"]] == list(range(1, 9))
 
 

@@ -15,6 +15,8 @@ from ratioscope.trackers.base import Row
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
 CONFIG: dict[str, Any] = {
     "schema": 1,
     "correction": {"enabled": True, "level": "token", "action": "truncate", "lower": None, "upper": 1.2},
@@ -26,10 +28,16 @@ SEQUENCES = "ratioscope/hist/sequence_log_ratio"
 FRACTION = "ratioscope/modified/fraction"
 
 
+def normal_counts(seed: int, *, n: int = 1000, spread: float = 0.05) -> NDArray[np.int64]:
+    """Bucket counts of ``n`` normal log-ratios."""
+    values = torch.from_numpy(np.random.default_rng(seed).normal(scale=spread, size=n).astype(np.float32))
+    counts: NDArray[np.int64] = count(values, torch.ones(n, dtype=torch.bool)).numpy()
+    return counts
+
+
 def normal_bins(seed: int, *, n: int = 1000, spread: float = 0.05, exponent: int = -6) -> Bins:
     """Bins of ``n`` normal log-ratios."""
-    values = torch.from_numpy(np.random.default_rng(seed).normal(scale=spread, size=n).astype(np.float32))
-    return even_bins(count(values, torch.ones(n, dtype=torch.bool)).numpy(), exponent)
+    return even_bins(normal_counts(seed, n=n, spread=spread), exponent)
 
 
 def make_row(
@@ -45,7 +53,10 @@ def make_row(
     given = {FRACTION: step / 100, "ratioscope/token/log_ratio/std": 0.05} if scalars is None else scalars
     if histograms is None:
         histograms = {TOKENS: normal_bins(step), SEQUENCES: normal_bins(step + 1, n=8, spread=0.3)}
-    record: Any = SimpleNamespace(step=step, split=split, correction=correction)
+    counts = {"token_log_ratio": normal_counts(step), "sequence_log_ratio": normal_counts(step + 1, n=8, spread=0.3)}
+    record: Any = SimpleNamespace(
+        step=step, split=split, correction=correction, scalars=given, events=(), counts=counts.__getitem__
+    )
     return Row(
         step=step,
         split=split,

@@ -54,7 +54,37 @@ def users(folder: Path) -> Any:
     return trainer
 
 
+def trackio_shared(folder: Path) -> Any:
+    """The trainer reports to trackio itself, and evaluates too; its x-axis is as it would be without us."""
+    import trackio
+
+    settings = {"max_steps": 4, "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "eval_rows": 8}
+    trainer = make_trainer(folder / "out", report_to=["trackio"], run_name="shared", project="trained", **settings)
+    trainer.add_callback(RatioscopeCallback(trainer))
+    trainer.train()
+    assert trackio.context_vars.current_run.get() is None, "the trainer ends its run"
+    return trainer
+
+
+def trackio_alone(folder: Path) -> Any:
+    """The trainer as above, without us."""
+    settings = {"max_steps": 4, "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "eval_rows": 8}
+    trainer = make_trainer(folder / "out", report_to=["trackio"], run_name="alone", project="trained", **settings)
+    trainer.train()
+    return trainer
+
+
+def trackio_own(folder: Path) -> Any:
+    """The trainer reports nowhere; we report to trackio and relay the trainer's log."""
+    trainer = make_trainer(folder / "out", report_to="none", run_name="mine")
+    trainer.add_callback(RatioscopeCallback(trainer, report_to="trackio", relay=True))
+    trainer.train()
+    return trainer
+
+
+SCENARIOS = {each.__name__: each for each in (shared, own, users, trackio_shared, trackio_alone, trackio_own)}
+
 if __name__ == "__main__":
-    done = {"shared": shared, "own": own, "users": users}[sys.argv[1]](Path(sys.argv[2]))
+    done = SCENARIOS[sys.argv[1]](Path(sys.argv[2]))
     logged = [row[MEAN] for row in done.state.log_history if MEAN in row]
     (Path(sys.argv[2]) / "logged.json").write_text(json.dumps(logged))

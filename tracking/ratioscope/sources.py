@@ -76,6 +76,8 @@ def read_journal(path: Path, *, exponents: Mapping[str, int] | None = None) -> T
 
 def _add(timeline: Timeline, stored: Mapping[str, Any], rows: RowMaker) -> None:
     """Adds a stored record, without making tensors of all that it holds."""
+    if not stored["scalars"] and not stored["events"]:
+        return  # a log of the trainer's without a window
     prefix = _prefix(stored)
     scalars = {prefix + key: value for key, value in stored["scalars"].items() if key in rows.wanted}
     bins = _bins(stored, rows)

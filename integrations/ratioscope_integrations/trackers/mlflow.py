@@ -6,29 +6,28 @@ stray run where there is none; so the run is looked up once, on the main thread,
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import secrets
-import tempfile
-from pathlib import Path
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
-from ratioscope_integrations.history import Cadence, History
+from ratioscope.history import Cadence
+from ratioscope_integrations.trackers import mlflow_artifacts
 from ratioscope_integrations.trackers.mlflow_config import clean_name, log_config
+from ratioscope_integrations.trackers.mlflow_memory import Memory
 from ratioscope_integrations.trackers.mlflow_place import experiment_id, own_run, public_uri, uri_is_set
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
+    from ratioscope.timeline import Timeline
     from ratioscope.trackers.base import Row, RunContext
-    from ratioscope_integrations.scales import Bounds
-
-HISTOGRAMS_ARTIFACT = "ratioscope/histograms.json"
 
 _BATCH = 1000
 """Metrics in one call: the server's limit."""
@@ -54,10 +53,13 @@ class MlflowTracker:
         self._owned = False
         self._continued = False
         self._announced = False
-        self._history: History | None = None
+        self._memory: Memory | None = None
         self._names: dict[str, str] = {}
         self._cadences: dict[str, Cadence] = {}
-        self._undrawn: dict[str, Row] = {}
+        self._newest: dict[str, Row] = {}
+        self._due: dict[str, list[Row]] = {}
+        self._drawn: dict[str, Row] = {}
+        self._opening: dict[str, Row] = {}
 
     def open(self, run: RunContext) -> bool:
         """Notes the live run and the tracking URI; nothing is sent, and a run of our own is created later.
@@ -116,42 +118,58 @@ class MlflowTracker:
         metrics = [metric for row in rows for metric in self._metrics(row)]
         for start in range(0, len(metrics), _BATCH):
             client.log_batch(run_id, metrics=metrics[start : start + _BATCH], synchronous=True)
-        if self._history is None:
-            self._history = _stored_history(client, run_id) if self._continued else History()
+        if self._memory is None:
+            self._memory = mlflow_artifacts.stored_memory(client, run_id) if self._continued else Memory()
         for row in rows:
-            self._remember(client, run_id, row)
+            if self._memory.add(row):
+                self._newest[row.split] = row
+                if self._cadences.setdefault(row.split, Cadence()).due():
+                    self._due.setdefault(row.split, []).append(row)
+        self._draw(self._context, client, run_id, self._memory)
 
     def _metrics(self, row: Row) -> list[Metric]:
         from mlflow.entities import Metric
 
-        time = int(row.time * 1000)
+        at = int(row.time * 1000)
         finite = {key: value for key, value in {**row.scalars, **row.logs}.items() if math.isfinite(value)}
-        return [Metric(self._name(key), value, time, row.step) for key, value in finite.items()]
-
-    def _remember(self, client: MlflowClient, run_id: str, row: Row) -> None:
-        if self._history is None or self._context is None:
-            return
-        for key, bins in row.histograms.items():
-            self._history.add(key, row.step, bins)
-        first = row.split not in self._cadences
-        self._undrawn[row.split] = row
-        if self._cadences.setdefault(row.split, Cadence()).due():
-            self._announce(self._context, client, run_id)
-            self._draw(client, run_id, row, at_start=first)
+        return [Metric(self._name(key), value, at, row.step) for key, value in finite.items()]
 
     def close(self) -> None:
-        """Sends the pictures of the last records, and ends the run if it is ours."""
+        """Sends what is left, and ends the run if it is ours; then shows the whole training, if there is time."""
         context, self._context = self._context, None
         if context is None or self._run_id is None:
             return
+        deadline = time.monotonic() + context.patience
         client, run_id = self._attach(context)
         try:
             self._announce(context, client, run_id)
-            for row in list(self._undrawn.values()):
-                self._draw(client, run_id, row, at_start=True)
+            if self._memory is not None:
+                mlflow_artifacts.log_memory(client, run_id, self._memory)
         finally:
             if self._owned:
                 client.set_terminated(run_id)
+        for _ in self._exhibits(context, client, run_id):
+            if time.monotonic() > deadline:
+                _logger.warning("MLflow answers slowly; pictures and the report of run %s are not complete", run_id)
+                return
+
+    def _exhibits(self, context: RunContext, client: MlflowClient, run_id: str) -> Iterator[None]:
+        """Shows the whole training, one request or a few at a time, the most telling first."""
+        memory = self._memory
+        if memory is None:
+            return
+        for split, row in self._newest.items():
+            drawn = self._drawn.get(split) is row
+            steps = [0] if self._opening.get(split) is not row else []
+            steps += [] if drawn else [row.step]
+            yield from mlflow_artifacts.pictures(client, run_id, memory, row, steps=steps, over_training=not drawn)
+        last = self._newest.get("train")
+        if last is not None:
+            mlflow_artifacts.log_common_pictures(client, run_id, memory, last)
+            yield
+            mlflow_artifacts.log_table(client, run_id, memory, last)
+            yield
+        mlflow_artifacts.log_report(client, run_id, lambda: _timeline(context, client, run_id))
 
     def where(self) -> str:
         """The command or the address that shows the run."""
@@ -190,51 +208,33 @@ class MlflowTracker:
             self._names[key] = name
         return self._names[key]
 
-    def _draw(self, client: MlflowClient, run_id: str, row: Row, *, at_start: bool) -> None:
-        """Logs the pictures of a split up to this row, and the counts behind them.
-
-        MLflow's image chart opens at step 0 and is blank without a picture there, so the heat map of the whole
-        training always goes there and the newest histogram with ``at_start``.
-        """
-        from ratioscope_integrations.pictures import heatmap_picture, histogram_picture
-
-        history = self._history or History()
-        for key, level, bounds in _pictured(row):
-            series = history.latest(key)
-            name = key.replace("hist/token_", "").replace("hist/", "")
-            label = f"{level.capitalize()} log-ratio, {row.split}"
-            bars = histogram_picture(row.histograms[key], title=f"{label}, step {row.step}", bounds=bounds)
-            for step in {row.step, 0} if at_start else {row.step}:
-                client.log_image(run_id, bars, key=name, step=step, synchronous=True)
-            title = f"{label}, up to step {row.step}"
-            heat = heatmap_picture(series.bins(), series.steps(), title=title, bounds=bounds)
-            client.log_image(run_id, heat, key=f"{name}_over_training", step=0, synchronous=True)
-        client.log_text(run_id, json.dumps(history.to_json(), separators=(",", ":")), HISTOGRAMS_ARTIFACT)
-        self._undrawn.pop(row.split, None)
+    def _draw(self, context: RunContext, client: MlflowClient, run_id: str, memory: Memory) -> None:
+        """Logs the pictures that are due; those of a failed attempt come with the next one."""
+        if not self._due:
+            return
+        self._announce(context, client, run_id)
+        for split, rows in list(self._due.items()):
+            while rows:
+                row = rows[0]
+                steps = [row.step] if split in self._drawn else [row.step, 0]
+                newest = len(rows) == 1
+                for _ in mlflow_artifacts.pictures(client, run_id, memory, row, steps=steps, over_training=newest):
+                    pass
+                self._opening.setdefault(split, row)
+                self._drawn[split] = rows.pop(0)
+            del self._due[split]
+        mlflow_artifacts.log_memory(client, run_id, memory)
 
 
-def _pictured(row: Row) -> list[tuple[str, str, Bounds]]:
-    """Key, level and bounds of the histograms to draw: tokens always, sequences where the rule acts on them."""
-    rule = row.record.correction
-    level = "token" if rule is None else rule.level
-    bounds: Mapping[str, Bounds] = {level: (None, None) if rule is None else (rule.lower, rule.upper)}
-    wanted = dict.fromkeys(["token", level])
-    return [
-        (key, name, bounds.get(name, (None, None)))
-        for name in wanted
-        for key, bins in row.histograms.items()
-        if key.endswith(f"hist/{name}_log_ratio") and bins.total
-    ]
+def _timeline(context: RunContext, client: MlflowClient, run_id: str) -> Timeline:
+    """The run as its journal has it, else as MLflow has it."""
+    from ratioscope.journal_schema import JournalError
+    from ratioscope.sources import read_journal
+    from ratioscope_integrations.sources.mlflow import address, read_run
 
-
-def _stored_history(client: MlflowClient, run_id: str) -> History:
-    """What an earlier process left in this run, so that the pictures of a resumed training show all of it."""
-    if HISTOGRAMS_ARTIFACT not in {entry.path for entry in client.list_artifacts(run_id, "ratioscope")}:
-        return History()
-    with tempfile.TemporaryDirectory() as folder:
-        text = Path(client.download_artifacts(run_id, HISTOGRAMS_ARTIFACT, folder)).read_text()
-    try:
-        return History.from_json(json.loads(text))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        _logger.warning("MLflow: %s of run %s cannot be read; pictures start anew", HISTOGRAMS_ARTIFACT, run_id)
-        return History()
+    if context.output_dir is not None:
+        with suppress(FileNotFoundError, JournalError):
+            timeline = read_journal(context.output_dir)
+            timeline.name, timeline.source = client.get_run(run_id).info.run_name or run_id, address(run_id)
+            return timeline
+    return read_run(client, run_id)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from ssl import SSLError
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
+from urllib.request import urlopen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 
 KEY_TAG = "ratioscope.key"
 """Tag by which a run of our own is found again whose creation was answered to nobody."""
+
+_TIMEOUT_S = 10.0
 
 
 def uri_is_set() -> bool:
@@ -57,3 +62,24 @@ def public_uri(uri: str) -> str:
     if "@" not in parts.netloc:
         return uri.rstrip("/")
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+
+
+def server_version(uri: str) -> str | None:
+    """Version that a server says it has; None if it does not say, or the URI is not of a server.
+
+    Raises:
+        ConnectionError: if nobody answers, which the client itself would find out after minutes.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return None
+    try:
+        with urlopen(f"{public_uri(uri)}/version", timeout=_TIMEOUT_S) as answer:
+            text = str(answer.read(32).decode("ascii", "replace")).strip()
+    except HTTPError:
+        return None
+    except OSError as error:
+        if isinstance(getattr(error, "reason", None), SSLError):  # the client may be told to trust it nevertheless
+            return None
+        msg = f"no MLflow server answers at {public_uri(uri)}: {error}"
+        raise ConnectionError(msg) from error
+    return text if text[:1].isdigit() else None

@@ -11,10 +11,13 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ratioscope.trackers.base import grouped
+from ratioscope_integrations.trackers.wandb_metrics import Summaries
 from ratioscope_integrations.trackers.wandb_service import bound_exit
+from ratioscope_integrations.trackers.wandb_table import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +32,11 @@ ROWS_BEFORE = "rows_before"
 """In a run's identity: how many rows it had when we first opened it."""
 INIT_TIMEOUT_S = 30.0
 """How long W&B may try to open a run of our own before the delivery thread starts over; W&B's own limit is 90 s."""
+ENDING_SHARE = 0.25
+"""Part of the patience at the end that the histogram table may take; the rest is for the upload of all rows."""
+
+_Resume = Literal["allow", "must", "never", "auto"]
+_RESUME: dict[str, _Resume] = {"allow": "allow", "must": "must", "never": "never", "auto": "auto"}
 
 
 class WandbTracker:
@@ -44,6 +52,8 @@ class WandbTracker:
         self._run: wandb.Run | None = None
         self._owned = False
         self._place = "no run yet"
+        self._summaries: Summaries | None = None
+        self._ending = Ending()
         self.identity: Mapping[str, str] | None = None
         self.received: int | None = None
 
@@ -105,24 +115,31 @@ class WandbTracker:
         if self._run is None or self._context is None:
             return
         data: dict[str, Any] = {**row.scalars, **grouped(row.logs)}
+        if self._summaries is not None:
+            self._summaries.define(data)
         for key, bins in row.histograms.items():
             data[key] = wandb.Histogram(np_histogram=(bins.counts.tolist(), bins.edges.tolist()))
         if self._context.reporter is not None:
             self._run.log(data, commit=False)
         else:
             self._run.log({**data, STEP_KEY: row.step})
+        self._ending.add(row)
 
     def close(self) -> None:
-        """Finishes the run if it is ours; any other is left as it is.
+        """Gives the run its table, and finishes it if it is ours.
 
         Raises:
             TimeoutError: if not everything was uploaded in the time there was; W&B may have any part of it.
         """
         context, self._context = self._context, None
         run, self._run = self._run, None
-        if run is not None and context is not None and self._owned:
+        if run is None or context is None:
+            return
+        start = time.monotonic()
+        self._ending.send(run, ENDING_SHARE * context.patience)
+        if self._owned:
             bound_exit(run.id)
-            _finish(run, context.patience)
+            _finish(run, context.patience - (time.monotonic() - start))
 
     def where(self) -> str:
         """The run's address, or the folder of an offline run."""
@@ -131,6 +148,11 @@ class WandbTracker:
     def _attach(self, run: wandb.Run, context: RunContext) -> None:
         self._run = run
         self._place = _place(run)
+        stepped = self._owned or context.reporter is not None
+        riding = context.reporter is not None
+        self._summaries = Summaries(run, step_metric=STEP_KEY if stepped else None, riding=riding)
+        continued = run.resumed or (self._owned and context.identity is not None)
+        self._ending = Ending(context.output_dir if continued else None)
         config: Any = run.config
         config.update({"ratioscope": dict(context.config)}, allow_val_change=True)
 
@@ -158,7 +180,7 @@ def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
     started = wandb.init(
         project=identity.get("project"),
         id=identity["run_id"],
-        resume="allow",
+        resume=_resume(run, identity),
         name=run.run_name,
         dir=run.output_dir,
         settings=settings,
@@ -166,6 +188,13 @@ def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
     started.define_metric(STEP_KEY)
     started.define_metric("*", step_metric=STEP_KEY, step_sync=True)
     return started
+
+
+def _resume(run: RunContext, identity: Mapping[str, str]) -> _Resume:
+    """What ``WANDB_RESUME`` says of the run that ``WANDB_RUN_ID`` names; a run of our own is always continued."""
+    wanted = os.environ.get("WANDB_RESUME", "")
+    theirs = run.identity is None and ROWS_BEFORE not in identity
+    return _RESUME.get(wanted, "allow") if theirs else "allow"
 
 
 def _place(run: wandb.Run) -> str:
@@ -193,5 +222,5 @@ def _finish(run: wandb.Run, patience: float) -> None:
     if failures and not isinstance(failures[0], TimeoutError):
         raise failures[0]
     if failures or thread.is_alive():
-        msg = f"the server had not taken all of the run {patience:g} s after its end"
+        msg = f"the server had not taken all of the run {patience:.3g} s after its end"
         raise TimeoutError(msg)

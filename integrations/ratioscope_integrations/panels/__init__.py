@@ -1,0 +1,1 @@
+"""Views that trackers are told to show."""

@@ -1,0 +1,135 @@
+"""``ratioscope check``: whether a run keeps within limits, for CI and job scripts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ratioscope.commands.outputs import PATH_HELP
+from ratioscope.commands.ranges import Steps, parse_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratioscope.check import Limit, Verdict
+    from ratioscope.timeline import Curve
+
+HOLDS, VIOLATED, UNREADABLE = 0, 1, 3
+"""Exit codes; 2 is wrong usage."""
+SCHEMA = 1
+"""Version of what ``--json`` prints."""
+_AT = ("worst", "last", "median", "any")
+_CODES = "exit codes: 0 every limit holds, 1 one does not, 2 wrong usage, 3 the run cannot be read"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describes the command."""
+    text = "check that a run keeps within limits, for CI and job scripts"
+    parser = commands.add_parser("check", help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_CODES)
+    parser.add_argument("path", help=PATH_HELP)
+    example = "such as modified/fraction=0.2; the part ratioscope/ of a key may be left out (repeatable)"
+    for kind, what in (("max", "largest"), ("min", "smallest")):
+        parser.add_argument(
+            f"--{kind}",
+            dest="limits",
+            action="append",
+            type=partial(_limit, kind),
+            metavar="KEY=VALUE",
+            help=f"{what} value that holds, {example}",
+        )
+    at = "what must hold: every window, the last, their median, or at least one (default: worst, every window)"
+    parser.add_argument("--at", choices=_AT, default="worst", help=at)
+    parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
+    missing = "a statistic that was not measured does not fail"
+    parser.add_argument("--allow-missing", action="store_true", help=missing)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run_command=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does it."""
+    if not arguments.limits:
+        arguments.parser.error("nothing to check; expected at least one --max KEY=VALUE or --min KEY=VALUE")
+    from ratioscope.check import judge, read_curves
+
+    try:
+        curves = read_curves(arguments.path)
+    except Exception as failure:
+        text = f"{type(failure).__name__}: {' '.join(str(failure).split())}"
+        print(f"ratioscope: {text}", file=sys.stderr)
+        if arguments.json:
+            print(json.dumps(_as_json(arguments, [], holds=None, error=text)))
+        return UNREADABLE
+    limits = _limits(arguments, curves)
+    verdicts = [judge(limit, curves.get(limit.key), at=arguments.at, steps=arguments.steps) for limit in limits]
+    passing = ("holds", "not measured") if arguments.allow_missing else ("holds",)
+    holds = all(verdict.status in passing for verdict in verdicts)
+    if arguments.json:
+        print(json.dumps(_as_json(arguments, verdicts, holds=holds, error=None), allow_nan=False))
+    else:
+        for verdict in verdicts:
+            print(_line(verdict, arguments))
+    return HOLDS if holds else VIOLATED
+
+
+def _limit(kind: str, given: str) -> tuple[str, str, float]:
+    """Key, kind and value of ``KEY=VALUE``."""
+    key, _, text = given.rpartition("=")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not key.strip() or not math.isfinite(value):
+        msg = f"got {given!r}; expected KEY=VALUE with a finite number, such as modified/fraction=0.2"
+        raise argparse.ArgumentTypeError(msg)
+    return key.strip(), kind, value
+
+
+def _limits(arguments: argparse.Namespace, curves: Mapping[str, Curve]) -> list[Limit]:
+    """The limits with their keys in full; an unknown one is wrong usage."""
+    from ratioscope.check import Limit, full_key
+
+    limits = []
+    for name, kind, value in arguments.limits:
+        try:
+            limits.append(Limit(full_key(name, curves), kind, value))
+        except KeyError as unknown:
+            arguments.parser.error(f"--{kind}: {unknown.args[0]}")
+    return limits
+
+
+def _line(verdict: Verdict, arguments: argparse.Namespace) -> str:
+    """What was asked and what was found."""
+    from ratioscope.check import PREFIX
+
+    limit = verdict.limit
+    asked = f"{limit.key.replace(PREFIX, '', 1)} {'<=' if limit.kind == 'max' else '>='} {limit.value:g}"
+    if verdict.value is None:
+        mark = "skip" if arguments.allow_missing else "FAIL"
+        where = "" if arguments.steps == Steps() else f" in {arguments.steps}"
+        return f"{mark}  {asked}: not measured{where}"
+    mark = "ok  " if verdict.status == "holds" else "FAIL"
+    step = "" if verdict.step is None else f" at step {verdict.step}"
+    named = {"worst": "worst", "last": "last", "median": "median", "any": "best"}[arguments.at]
+    outside = f", {verdict.violations:,} outside" if verdict.violations else ""
+    windows = f"{verdict.windows:,} window{'' if verdict.windows == 1 else 's'}"
+    return f"{mark}  {asked}: {verdict.value:.6g}{step} ({named} of {windows}{outside})"
+
+
+def _as_json(
+    arguments: argparse.Namespace, verdicts: list[Verdict], *, holds: bool | None, error: str | None
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "path": str(arguments.path),
+        "at": arguments.at,
+        "steps": arguments.steps.to_json(),
+        "allow_missing": arguments.allow_missing,
+        "holds": holds,
+        "limits": [verdict.to_json() for verdict in verdicts],
+        "error": error,
+    }
