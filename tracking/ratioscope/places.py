@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ratioscope.observation import Observation
 
 
+_LANES = 8
+
+
 @dataclass(frozen=True)
 class Places:
     """Where each valid token stands in its row.
@@ -57,13 +60,16 @@ def place_sums(
     turn = begins.cumsum(dim=-1, dtype=torch.int32).clamp(max=len(TURNS))
     tenth = torch.div(len(DECILES) * places.position, places.n.clamp(min=1), rounding_mode="floor")
     # Before a row's first valid token this is too small, and what is added there is 0.
-    cell = (turn * len(DECILES) + tenth).clamp(min=0).to(torch.int64)
+    cell = (turn * len(DECILES) + tenth).clamp(min=0)
+    # Neighbours are mostly in one place; in lanes of their own their additions need not wait for each other.
+    lane = torch.arange(cell.shape[-1], device=cell.device) % _LANES
+    cell = torch.add(lane, cell, alpha=_LANES)
     parts = (d, abs_d, observation.valid.double())
     turns = 1 + len(TURNS)  # the first is what stands before any turn: nothing
-    cells = d.new_zeros(len(parts), len(d), turns * len(DECILES))
+    cells = d.new_zeros(len(parts), len(d), turns * len(DECILES) * _LANES)
     for row, part in zip(cells, parts, strict=True):
         row.scatter_add_(1, cell, part)
-    by_turn = cells.sum(dim=1).view(len(parts), turns, len(DECILES))[:, 1:]
+    by_turn = cells.sum(dim=1).view(len(parts), turns, len(DECILES), _LANES).sum(dim=-1)[:, 1:]
     last = torch.stack([part.gather(1, places.last) for part in parts]).sum(dim=1)
     places_of = torch.cat([by_turn.sum(dim=1), by_turn.sum(dim=2), last], dim=1)
     return places_of[:2].flatten(), places_of[2].to(torch.int64)
