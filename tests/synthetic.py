@@ -395,8 +395,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("everything_masked", "all windows", lambda rng: _usual(rng, after=nothing)),
     Scenario(
         "length_collapse",
-        "noise 0.15 over 500 tokens in a sequence mode",
-        lambda rng: _usual(rng, noise=0.15, length=500, rows=8, windows=4, heavy=False, correction=SEQUENCE),
+        "noise 0.18 over 500 tokens in a sequence mode",
+        lambda rng: _usual(rng, noise=0.18, length=500, rows=8, windows=4, heavy=False, correction=SEQUENCE),
     ),
     Scenario(
         "not_applied",

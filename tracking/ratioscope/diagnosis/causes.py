@@ -38,7 +38,7 @@ CAUSES: tuple[Cause, ...] = (
         "identical",
         "both sides are the same numbers: nothing is measured",
         values.identical,
-        "Give the engine's own log-probabilities, not the trainer's: with two engines exactly 1 everywhere is no health.",
+        "Give the engine's own log-probabilities, not the trainer's: two engines are never equal everywhere.",
         "verl-project/verl#4070",
     ),
     Cause(

@@ -60,9 +60,9 @@ LOGITS = 0.01
 ZERO_SHARE = 0.003
 """Share by which exact zeros of the rollout exceed the trainer's: real certainty (p = 1) shows on both sides alike."""
 
-ZERO_WRONG, ZERO_WRONG_SHARE = -0.5, 0.05
+ZERO_WRONG, ZERO_WRONG_SHARE = -2.0, 0.02
 """d at or below which a zero is wrong, and the share of the zeros that must be: zeros that come of rounding are
-within 0.01 of the truth."""
+within 0.01 of the truth, and where truncation leaves a single token, its kept mass is above 0.15."""
 
 FILLER_FACTOR, FILLER_OFFSET = 2.5, 1.0
 """How much less likely than sampled tokens (times, plus nats) those with a zero must be to be no sampled ones: padding
@@ -77,13 +77,14 @@ correlate by 0.2 at most in text."""
 LAG_EXACT = 0.9999
 """Correlation at a lag that needs no number of tokens: equal values do not come by chance."""
 
-LAST_FACTOR, LAST_NATS, LAST_ROWS = 5.0, 0.2, 8
-"""How many times the others' distance, how many nats, and over how many rows the last token must be off."""
+LAST_FACTOR, LAST_NATS, LAST_ROWS, LAST_SEVERAL = 5.0, 0.2, 8, 3.0
+"""How many times the others' distance, how many nats, and over how many rows the last token must be off; and how many
+times the largest |d| all last tokens together must be, lest a single one be all."""
 
 LAST_SHARE = 0.6
 """Share of the last tenth's excess that the last token must hold by itself: else it is a tail of several tokens."""
 
-TAIL_NATS, TAIL_MOST = 5.0, 0.1
+TAIL_NATS, TAIL_MOST = 5.0, 0.25
 """What counts as absurd (a ratio above 148 or below 1/148) and the share of tokens up to which it is a tail."""
 
 TAIL_FACTOR = 10.0
@@ -127,5 +128,6 @@ SYMMETRIC = 0.25
 
 # Rule -----------------------------------------------------------------------------------------------------------------
 
-COLLAPSE_NATS, COLLAPSE_ESS, COLLAPSE_ROWS = 3.0, 0.1, 4
-"""|mean D| from which sequence weights are off by 20 times on the average; effective share of rows; rows needed."""
+COLLAPSE_NATS, COLLAPSE_SPREAD, COLLAPSE_ESS, COLLAPSE_ROWS = 3.0, 1.5, 0.1, 4
+"""|mean D| from which sequence weights are off by 20 times on the average; spread of D from which exp(-spread^2), the
+effective share that it predicts, is below 0.1; the same share as measured; rows needed."""

@@ -44,7 +44,8 @@ def last_token(run: Run) -> Sign | None:
         msg = f"{rows:.0f} rows are too few; needs {limits.LAST_ROWS}"
         raise Unchecked(msg)
     rest = max(pool.abs_mean * n - last * rows, 0.0) / (n - rows)
-    if last < max(limits.LAST_NATS, limits.LAST_FACTOR * rest) or _last_share(pool) < limits.LAST_SHARE:
+    single = last * rows < limits.LAST_SEVERAL * pool.need("token/log_ratio/abs_max")
+    if single or last < max(limits.LAST_NATS, limits.LAST_FACTOR * rest) or _last_share(pool) < limits.LAST_SHARE:
         return None
     text = f"the last token of a row is off by {last:.3g} nats on the average, {last / max(rest, 1e-9):.0f} times the "
     return Sign("error" if last > 1.0 else "warning", "high", f"{text}{rest:.2g} of the others ({rows:,.0f} rows)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from ratioscope.diagnosis import limits
 from ratioscope.diagnosis.findings import Sign, Unchecked
@@ -17,7 +17,7 @@ def find_jump(parts: Sequence[Pool]) -> int | None:
     values = _distances(parts)
     if len(values) < limits.JUMP_PARTS:
         return None
-    gaps = [later - earlier for earlier, later in zip(values, values[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(values)]
     at = 1 + max(range(len(gaps)), key=gaps.__getitem__)
     before, after = values[:at], values[at:]
     error = math.hypot(parts[at - 1].abs_error, parts[at].abs_error)
@@ -166,8 +166,9 @@ def length_collapse(run: Run) -> Sign | None:
         msg = f"{rows:.0f} rows are too few; needs {limits.COLLAPSE_ROWS}"
         raise Unchecked(msg)
     effective, length = pool.need("sequence/ess/raw"), pool.tokens / rows
+    wide = pool.need("sequence/log_ratio/std") >= limits.COLLAPSE_SPREAD
     shrunk = abs(total) >= limits.COLLAPSE_NATS
-    if not shrunk and (effective > limits.COLLAPSE_ESS or rows < 1.5 / limits.COLLAPSE_ESS):
+    if not (wide or shrunk or (effective <= limits.COLLAPSE_ESS and rows >= 1.5 / limits.COLLAPSE_ESS)):
         return None
     text = f"mean d {mean:+.3g} over {length:.0f} tokens makes {mean * length:+.3g} nats a row (measured {total:+.3g}, "
     text += (

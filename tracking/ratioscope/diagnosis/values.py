@@ -5,6 +5,7 @@ from __future__ import annotations
 from ratioscope.diagnosis import limits
 from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.run import Run
+from ratioscope.worst import tokens_of
 
 
 def nothing_scored(run: Run) -> Sign | None:
@@ -82,6 +83,9 @@ def _zeros(run: Run) -> tuple[str, bool] | None:
     wrong = whole.below(limits.ZERO_WRONG)
     excess = (zeros - real) / n
     if excess < limits.ZERO_SHARE or wrong < max(1.0, limits.ZERO_WRONG_SHARE * excess * n):
+        return None
+    worst = [token for token in tokens_of(state.top.tokens.numpy()) if token.log_ratio <= limits.ZERO_WRONG]
+    if 2 * sum(token.rollout_logp == 0.0 for token in worst) < max(len(worst), 1):
         return None
     view = dict(zip(_slots(), state.sums.tolist(), strict=True))
     off = -view["token/d"] / (zeros - real)
