@@ -85,6 +85,8 @@ def _lines(arguments: argparse.Namespace, diagnosis: Diagnosis) -> Iterator[Text
         yield Text()
         yield Text("Nothing above info was found." if diagnosis.passed else "Nothing could be checked.", "bold")
     yield Text()
+    if diagnosis.explained:
+        yield Text(f"Shows too, and follows from the above: {', '.join(diagnosis.explained)}", "dim")
     if diagnosis.passed:
         yield Text(f"Checked and clean ({len(diagnosis.passed)}): {', '.join(diagnosis.passed)}", "green")
     if diagnosis.not_checked:

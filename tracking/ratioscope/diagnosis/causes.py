@@ -254,4 +254,5 @@ def diagnose(records: Iterable[Record] | Run, config: Mapping[str, Any] | None =
     findings.sort(key=lambda finding: (finding.level == "info", finding.name in _LAST, -LEVELS.index(finding.level)))
     unclear = {item.name for item in not_checked}
     passed = tuple(cause.name for cause in CAUSES if cause.name not in found and cause.name not in unclear)
-    return Diagnosis(tuple(findings), tuple(not_checked), passed, run.windows, run.steps)
+    behind = tuple(name for name in found if name in explained)
+    return Diagnosis(tuple(findings), tuple(not_checked), passed, behind, run.windows, run.steps)

@@ -106,6 +106,7 @@ class Diagnosis:
         findings: the most likely cause first, what may follow from others last.
         not_checked: causes that nothing can be said of.
         passed: names of causes that do not show.
+        explained: names of causes whose signs show and follow from a finding.
         windows: how many windows of training it stands on.
         steps: the first and the last; None without one.
     """
@@ -113,6 +114,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     not_checked: tuple[NotChecked, ...]
     passed: tuple[str, ...]
+    explained: tuple[str, ...]
     windows: int
     steps: tuple[int, int] | None
 
@@ -130,4 +132,5 @@ class Diagnosis:
             "findings": [{**asdict(finding), "steps": list(finding.steps)} for finding in self.findings],
             "not_checked": [asdict(item) for item in self.not_checked],
             "passed": list(self.passed),
+            "explained": list(self.explained),
         }

@@ -74,6 +74,9 @@ LAG_AHEAD, LAG_LEAST = 0.3, 0.5
 """By how much, and to what, the correlation at lag 1 or -1 must exceed that at 0: neighbours' log-probabilities
 correlate by 0.2 at most in text."""
 
+LAG_WRONG, LAG_WRONG_SHARE = 0.3, 0.05
+"""A distance in nats, and the share of tokens that must be beyond it: a few absurd values destroy a correlation too."""
+
 LAG_EXACT = 0.9999
 """Correlation at a lag that needs no number of tokens: equal values do not come by chance."""
 

@@ -22,6 +22,8 @@ def shifted(run: Run) -> Sign | None:
     pairs = max(pool.tokens - (pool.get("counts/rows") or 0.0), 4.0)
     if best < max(limits.LAG_LEAST, now + limits.LAG_AHEAD):
         return None
+    if pool.summary is not None and pool.beyond(limits.LAG_WRONG) < limits.LAG_WRONG_SHARE * pool.tokens:
+        return None
     apart = (math.atanh(min(best, 0.999999)) - math.atanh(max(now, -0.999999))) * math.sqrt((pairs - 3.0) / 2.0)
     if apart < limits.CERTAIN and best < limits.LAG_EXACT:
         return None
@@ -55,8 +57,13 @@ def tail(run: Run) -> Sign | None:
     """A few tokens at the end of rows are absurd."""
     pool = run.steady
     absurd, n = pool.beyond(limits.TAIL_NATS), pool.enough(1)
+    if not absurd or absurd > limits.TAIL_MOST * n:
+        return None
     tenths = _tenths(pool)
-    if not absurd or absurd > limits.TAIL_MOST * n or len(tenths) < 2 or _last_share(pool) >= limits.LAST_SHARE:
+    if len(tenths) < 2:
+        msg = "needs two tenths of rows with tokens, which the journal counts by position"
+        raise Unchecked(msg)
+    if _last_share(pool) >= limits.LAST_SHARE:
         return None
     *earlier, end = tenths
     before = _mean(earlier)
@@ -70,6 +77,9 @@ def starts_at_a_position(run: Run) -> Sign | None:
     """Small in the first tenths of rows, large from some tenth on."""
     pool = run.steady
     tenths = _tenths(pool)
+    if len(tenths) < 4:
+        msg = f"needs four tenths of rows with tokens, which the journal counts by position; got {len(tenths)}"
+        raise Unchecked(msg)
     spread = pool.need("token/log_ratio/std")
     best: tuple[float, int, float, float] | None = None
     for at in range(2, len(tenths) - 1):

@@ -95,6 +95,9 @@ class Pool:
         Raises:
             Unchecked: if they are fewer.
         """
+        if self.summary is None and not self.tokens:
+            msg = "the number of tokens is not in the record"
+            raise Unchecked(msg)
         if self.tokens < tokens:
             msg = f"{self.tokens:.0f} tokens are too few; needs {tokens}"
             raise Unchecked(msg)

@@ -61,7 +61,8 @@ def logprobs_mode(run: Run) -> Sign | None:
 
 def not_applied(run: Run) -> Sign | None:
     """The ratio is computed and does not reach the loss, or reaches it otherwise."""
-    if run.whole.summary is not None and (differing := run.whole.summary.count("disagreements")):
+    state = run.whole.summary if run.parts else None
+    if state is not None and (differing := state.count("disagreements")):
         text = f"{differing:,} weights that the trainer uses are not those of the rule in the config"
         return Sign("error", "high", text)
     liger, owner = run.setting("loss.use_liger_kernel"), run.setting("loss.computed_by")
