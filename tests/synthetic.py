@@ -243,10 +243,10 @@ def mispaired(share: float) -> Callable[[np.random.Generator, Batch], None]:
 
 
 def constant(by: float) -> Callable[[np.random.Generator, Batch], None]:
-    """The engine's log-probabilities are not normalised: all are lower by a constant."""
+    """One side's log-probabilities are not normalised: all are lower by a constant, the engine's if it is above 0."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
-        batch.rollout = batch.rollout - by
+        batch.rollout, batch.train = batch.rollout - max(by, 0.0), batch.train + min(by, 0.0)
 
     return change
 
@@ -351,8 +351,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("temperature", "raw log-probabilities at temperature 0.6 to 1.3", _sharply),
     Scenario(
         "constant_shift",
-        "0.05 to 1 nat",
-        lambda rng: _usual(rng, noise=0.002, after=constant(float(rng.uniform(0.05, 1.0)))),
+        "0.05 to 1 nat, up or down",
+        lambda rng: _usual(rng, noise=0.002, after=constant(float(rng.choice([-1, 1]) * rng.uniform(0.05, 1.0)))),
     ),
     Scenario("logits", "logits for log-probabilities", lambda rng: _usual(rng, after=logits)),
     Scenario("stale_weights", "0.1 to 0.3 of the logits' direction, in 9 to 24 windows", _growth),

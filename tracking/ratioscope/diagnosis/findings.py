@@ -121,7 +121,7 @@ class Diagnosis:
     @property
     def level(self) -> Level:
         """The gravest of the findings' levels; ``"info"`` without one."""
-        return max((finding.level for finding in self.findings), key=LEVELS.index, default="info")
+        return LEVELS[max((LEVELS.index(finding.level) for finding in self.findings), default=0)]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -46,8 +46,9 @@ SLOPE_FOLLOWS = 0.35
 SLOPE_PEARSON = 0.8
 """Correlation of both sides below which other tokens are compared, and a slope means nothing."""
 
-SHIFT, SHIFT_OVER_SPREAD = 0.01, 5.0
-"""A constant shift in nats, and how many times its spread: noise of independent tokens never has one above 1."""
+SHIFT, UP_OVER_SPREAD, DOWN_OVER_SPREAD = 0.01, 2.5, 5.0
+"""A constant shift in nats, and how many times its spread, up and down: that of noise is below 1, and truncation, which
+cuts much in one context and little in the next, shifts down by up to 3 times its spread."""
 
 # Values ---------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,10 @@ _TENTHS = tuple(f"position/{at:02}" for at in range(10))
 
 
 def shifted(run: Run) -> Sign | None:
-    """The log-probabilities of one side belong to the neighbouring token."""
+    """The trainer's log-probability of a token goes with the engine's of the next or previous token.
+
+    The correlation with the token's own is far lower.
+    """
     pool = run.steady
     now = pool.get("alignment/lag_0")
     lags = {lag: pool.need(f"alignment/lag_{lag}") for lag in (-1, 1)}
@@ -36,7 +39,10 @@ def shifted(run: Run) -> Sign | None:
 
 
 def last_token(run: Run) -> Sign | None:
-    """The last token of rows is off, and the others are not."""
+    """The last token of rows is several times as far off as the others, in several rows.
+
+    It holds most of what is off in the last tenth.
+    """
     pool = run.steady
     last, rows, n = pool.need("position/last/abs_mean"), pool.need("counts/rows"), pool.tokens
     if n <= rows:
@@ -54,7 +60,7 @@ def last_token(run: Run) -> Sign | None:
 
 
 def tail(run: Run) -> Sign | None:
-    """A few tokens at the end of rows are absurd."""
+    """A few tokens beyond 5 nats, all in the last tenth of rows, and not only the very last."""
     pool = run.steady
     absurd, n = pool.beyond(limits.TAIL_NATS), pool.enough(1)
     if not absurd or absurd > limits.TAIL_MOST * n:
@@ -74,7 +80,7 @@ def tail(run: Run) -> Sign | None:
 
 
 def starts_at_a_position(run: Run) -> Sign | None:
-    """Small in the first tenths of rows, large from some tenth on."""
+    """Mean |d| is small in all tenths of rows up to some tenth, and several times larger in all from there on."""
     pool = run.steady
     tenths = _tenths(pool)
     if len(tenths) < 4:
@@ -107,7 +113,7 @@ def starts_at_a_position(run: Run) -> Sign | None:
 
 
 def mispaired_rows(run: Run) -> Sign | None:
-    """Some rows are of another context or policy, the others fit."""
+    """Some rows have a mean d beyond 1 nat, the others none, and few rows lie between."""
     pool = run.steady
     rows, off = pool.need("counts/rows"), pool.beyond(limits.ROW_NATS, histogram="geometric_log_ratio")
     between = pool.beyond(limits.ROW_NATS / 4.0, histogram="geometric_log_ratio") - off

@@ -49,7 +49,7 @@ def is_growing(parts: Sequence[Pool]) -> bool:
 
 
 def wrong_weights(run: Run) -> Sign | None:
-    """The distance jumps at a step and stays."""
+    """Mean |d| jumps several times up between two windows and stays there."""
     parts, at = run.filled, run.jump
     if len(parts) < limits.JUMP_PARTS:
         msg = f"needs {limits.JUMP_PARTS} windows to see a jump; got {len(parts)}"
@@ -65,7 +65,7 @@ def wrong_weights(run: Run) -> Sign | None:
 
 
 def stale_weights(run: Run) -> Sign | None:
-    """The distance grows step by step and nothing resets it."""
+    """Mean |d| grows in order over the run, to at least twice, and nothing resets it."""
     parts = run.filled
     if len(parts) < limits.GROWTH_PARTS:
         msg = f"needs {limits.GROWTH_PARTS} windows to see growth; got {len(parts)}"
@@ -85,7 +85,7 @@ def stale_weights(run: Run) -> Sign | None:
 
 
 def other_experts(run: Run) -> Sign | None:
-    """A narrow core and a second mode far off: other experts were routed to."""
+    """A narrow core and a second mode far off, with few tokens between them; not in a model without experts."""
     pool = run.steady
     found, experts = _second_mode(pool), run.number("trainer.num_experts")
     if found is None or experts == 0:
@@ -96,7 +96,7 @@ def other_experts(run: Run) -> Sign | None:
 
 
 def outliers(run: Run) -> Sign | None:
-    """Single absurd tokens, anywhere."""
+    """Single tokens beyond 5 nats, anywhere."""
     pool = run.steady
     absurd, n = pool.beyond(limits.TAIL_NATS), pool.enough(1)
     mode = _second_mode(pool)
@@ -127,7 +127,7 @@ def _second_mode(pool: Pool) -> str | None:
 
 
 def noise(run: Run) -> Sign | None:
-    """Symmetric spread and nothing else: arithmetic in another order or precision."""
+    """Spread and nothing else: d is symmetric around 0 and the slope is 1. Information while mean |d| is small."""
     pool = run.steady
     apart, mean, spread = pool.abs_mean, pool.need("token/log_ratio/mean"), pool.need("token/log_ratio/std")
     slope, outside = pool.get("calibration/slope"), pool.need("outside/0.9_1.1")
@@ -144,7 +144,7 @@ def noise(run: Run) -> Sign | None:
 
 
 def unexplained(run: Run) -> Sign | None:
-    """Far apart without the signature of any known cause."""
+    """Mean |d| is large and none of the other signatures fits."""
     pool = run.steady
     if pool.abs_mean < limits.FAR:
         return None
@@ -152,7 +152,7 @@ def unexplained(run: Run) -> Sign | None:
 
 
 def length_collapse(run: Run) -> Sign | None:
-    """Sequence weights multiply a small mean d by the length, to nothing or to one row."""
+    """In a sequence mode: mean d times length, or the spread of D, leaves weights of nothing or of one row."""
     if run.level != "sequence":
         msg = "applies to sequence modes only" if run.level else "the rule is unknown"
         raise Unchecked(msg)

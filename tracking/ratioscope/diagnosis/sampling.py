@@ -21,7 +21,10 @@ class _Deficit(NamedTuple):
 
 
 def support_truncation(run: Run) -> Sign | None:
-    """Tokens come from a part of the support: each ratio is the mass that was kept, times noise."""
+    """The mean token ratio is below 1 by many standard errors while d is narrow and has no upper side.
+
+    Each ratio is the mass that was kept, times noise. The config confirms.
+    """
     found = _deficit(run)
     named = truncating(run)
     if found is None or (_is_constant(run) and not named):
@@ -42,7 +45,10 @@ def support_truncation(run: Run) -> Sign | None:
 
 
 def temperature(run: Run) -> Sign | None:
-    """One side divides its logits by another temperature: d follows the log-probability itself."""
+    """The calibration slope is not 1, by many standard errors, and d follows the log-probability itself.
+
+    The mean ratio is not below 1.
+    """
     pool = run.steady
     n, slope = pool.enough(limits.FEWEST_TOKENS), pool.need("calibration/slope")
     pearson, spread = pool.need("calibration/pearson"), pool.need("token/log_ratio/std")
@@ -66,7 +72,7 @@ def temperature(run: Run) -> Sign | None:
 
 
 def constant_shift(run: Run) -> Sign | None:
-    """Every d is about the same and not 0."""
+    """The same d for nearly every token, and not 0: its mean is several times its spread."""
     pool = run.steady
     pool.enough(50)
     if not _is_constant(run) or (truncating(run) and _deficit(run) is not None):
@@ -81,8 +87,9 @@ def _mean(run: Run) -> float:
 
 
 def _is_constant(run: Run) -> bool:
-    shift = abs(_mean(run))
-    return shift >= max(limits.SHIFT, limits.SHIFT_OVER_SPREAD * run.steady.need("token/log_ratio/std"))
+    mean, spread = _mean(run), run.steady.need("token/log_ratio/std")
+    factor = limits.UP_OVER_SPREAD if mean > 0.0 else limits.DOWN_OVER_SPREAD
+    return abs(mean) >= max(limits.SHIFT, factor * spread)
 
 
 def _deficit(run: Run) -> _Deficit | None:

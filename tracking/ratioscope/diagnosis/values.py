@@ -9,7 +9,7 @@ from ratioscope.worst import tokens_of
 
 
 def nothing_scored(run: Run) -> Sign | None:
-    """No valid token in some windows, or in all."""
+    """Windows with rows and without a valid token."""
     whole = run.whole
     whole.need("counts/tokens")
     empty = run.without_tokens
@@ -21,7 +21,7 @@ def nothing_scored(run: Run) -> Sign | None:
 
 
 def identical(run: Run) -> Sign | None:
-    """Both sides equal to the bit on every token."""
+    """Both sides are equal to the bit on every one of more than 100 tokens."""
     whole = run.whole
     same = whole.need("identical")
     if not same:
@@ -30,7 +30,7 @@ def identical(run: Run) -> Sign | None:
 
 
 def logits(run: Run) -> Sign | None:
-    """Rollout values above 0, which no logarithm of a probability is."""
+    """Rollout values above 0, which no log-probability is: a share if they are logits, a few if corrupted."""
     whole = run.whole
     positive = whole.need("counts/positive_logp")
     if not positive:
@@ -41,7 +41,7 @@ def logits(run: Run) -> Sign | None:
 
 
 def missing(run: Run) -> Sign | None:
-    """Tokens without a usable log-probability."""
+    """Masked-in tokens whose log-probability is None, NaN or infinite."""
     whole = run.whole
     found = {name: whole.need(f"counts/{name}") for name in ("missing", "nan", "inf")}
     total = sum(found.values())
@@ -57,7 +57,10 @@ def missing(run: Run) -> Sign | None:
 
 
 def zero_filled(run: Run) -> Sign | None:
-    """Sampled tokens whose rollout log-probability was filled in with 0."""
+    """The rollout has exact zeros that the trainer has not, most of the worst tokens among them.
+
+    The trainer finds these tokens as likely as the rest.
+    """
     found = _zeros(run)
     if found is None or found[1]:
         return None
@@ -65,7 +68,7 @@ def zero_filled(run: Run) -> Sign | None:
 
 
 def filler_scored(run: Run) -> Sign | None:
-    """Padding or tool results among the scored tokens, with a filler for a log-probability."""
+    """The same, and the trainer finds these tokens far less likely than the rest: nobody sampled them."""
     found = _zeros(run)
     if found is None or not found[1]:
         return None
