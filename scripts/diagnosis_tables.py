@@ -95,11 +95,12 @@ def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a table is out of date")
     parser.add_argument("--simulate", action="store_true", help="also simulate how often the diagnosis is right")
     arguments = parser.parse_args(argv)
+    simulated = rates() if arguments.simulate else None
     page = root / PAGE
     text = page.read_text(encoding="utf-8")
     wanted = rendered(rendered(text, "causes", causes()), "thresholds", thresholds())
-    if arguments.simulate:
-        wanted = rendered(wanted, "rates", rates())
+    if simulated is not None:
+        wanted = rendered(wanted, "rates", simulated)
     if text == wanted:
         return 0
     if arguments.check:

@@ -200,6 +200,17 @@ def test_command_reads_a_trainers_own_log(tmp_path: Path, capsys: pytest.Capture
     assert run("diagnose", checkpoint) == 3
 
 
+def test_a_trainers_own_log_hints_at_truncation() -> None:
+    """TRL's two means alone say truncation, with low confidence, where they fit; noise is neither that nor clean."""
+    ratio = "sampling/importance_sampling_ratio/mean"
+    for kept, apart in ((0.81, 0.215), (0.995, 0.07)):
+        rows = [{ratio: kept + 0.004 * (-1) ** k, "ratioscope/log_ratio/abs_mean": apart} for k in range(8)]
+        found = diagnose(Run([Pool(k, k, 1, None, row) for k, row in enumerate(rows)], {}))
+        assert ("support_truncation" in {item.name for item in found.not_checked}) == (kept > 0.9)
+        assert first(found) == ("nothing" if kept > 0.9 else "support_truncation")
+        assert "support_truncation" not in found.passed
+
+
 def test_check_fails_on_findings(truncated: Path, healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``--fail-on`` fails on a finding of that level or a graver one, alone or beside limits, and names it."""
     assert run("check", truncated, "--fail-on", "error") == 1

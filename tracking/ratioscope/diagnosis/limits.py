@@ -37,6 +37,10 @@ ONE_SIDED = 0.3
 WIDEST_SHIFT = 0.7
 """Spread of d (standard deviation) above which the mean ratio of a sample says nothing of the expected one."""
 
+LOG_FITS = (0.7, 1.5)
+"""Mean |d| over -log(mean ratio) that truncation leads to where only these two are known; noise leaves
+the mean ratio at 1."""
+
 SLOPE_OFF = 0.05
 """Distance of the calibration slope from 1: noise of 0.1 nats moves it by 0.02, a temperature of 0.9 by 0.1."""
 

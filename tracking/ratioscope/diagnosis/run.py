@@ -143,15 +143,23 @@ class Run:
         found = self.setting("correction.level")
         return found if found in ("token", "sequence") else None
 
-    def error_of(self, name: str, spread: float) -> float:
-        """Standard error of a mean of the steady parts: of independent tokens, or as the parts scatter if that is more.
+    def ratio_mean(self, pool: Pool) -> float:
+        """Mean raw ratio of tokens.
+
+        Raises:
+            Unchecked: if it is not in the record.
+        """
+        of_mode = pool.scalars.get("sampling/raw_importance_sampling_ratio/mean") if self.level == "token" else None
+        return pool.need("token/raw/mean") if of_mode is None else of_mode
+
+    def ratio_error(self, spread: float) -> float:
+        """Standard error of it over the steady parts: of independent tokens, or as the parts scatter if that is more.
 
         Args:
-            name: key of the mean.
-            spread: standard deviation of one token's value.
+            spread: standard deviation of one token's ratio.
         """
         alone = spread / math.sqrt(self.steady.enough(1))
-        values = [(part.need(name), part.tokens) for part in self.steady_parts]
+        values = [(self.ratio_mean(part), part.tokens) for part in self.steady_parts]
         if len(values) < limits.FEWEST_FOR_SCATTER:
             return alone
         total = sum(weight for _, weight in values)

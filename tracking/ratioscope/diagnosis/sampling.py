@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from ratioscope.diagnosis import limits
-from ratioscope.diagnosis.findings import Sign
+from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.run import Run
 from ratioscope.diagnosis.settings import truncating
 
@@ -25,8 +25,9 @@ def support_truncation(run: Run) -> Sign | None:
 
     Each ratio is the mass that was kept, times noise. The config confirms.
     """
-    found = _deficit(run)
-    named = truncating(run)
+    if run.steady.summary is None and not run.steady.tokens:
+        return _from_a_trainers_log(run)
+    found, named = _deficit(run), truncating(run)
     if found is None or (_is_constant(run) and not named):
         return None
     kept = 1.0 - found.size
@@ -82,6 +83,36 @@ def constant_shift(run: Run) -> Sign | None:
     return Sign("error", "high", text)
 
 
+def _from_a_trainers_log(run: Run) -> Sign:
+    """What TRL's own two means say: a mean ratio below 1 by as much as the mean |d| asks for, if all d are negative.
+
+    Raises:
+        Unchecked: if they do not say so, which excludes nothing.
+    """
+    names = ("sampling/raw_importance_sampling_ratio/mean", "sampling/importance_sampling_ratio/mean")
+    rows = [(next((part.scalars[name] for name in names if name in part.scalars), None), part) for part in run.filled]
+    pairs = [(mean, part.abs_mean) for mean, part in rows if mean is not None and mean > 0.0]
+    if len(pairs) < limits.FEWEST_FOR_SCATTER:
+        msg = "needs the mean ratio of tokens, or a trainer's own log of several windows"
+        raise Unchecked(msg)
+    ratios = [mean for mean, _ in pairs]
+    kept, apart = sum(ratios) / len(ratios), sum(apart for _, apart in pairs) / len(pairs)
+    spread = math.sqrt(sum((ratio - kept) ** 2 for ratio in ratios) / (len(ratios) - 1))
+    errors = (1.0 - kept) / max(spread / math.sqrt(len(ratios)), 1e-12)
+    low, high = limits.LOG_FITS
+    fits = max(ratios) < 1.0 - limits.MASS_CUT and low <= apart / -math.log(min(kept, 0.9999)) <= high
+    if not fits or errors < limits.CLEAR:
+        msg = "a trainer's own log has no count of tokens; its means do not show it and cannot exclude it"
+        raise Unchecked(msg)
+    text = (
+        f"mean ratio {kept:.3f}, below 1 in each of {len(ratios)} windows ({errors:.0f} standard errors), and mean |d| "
+    )
+    text += (
+        f"{apart:.3g} is about its -log, {-math.log(kept):.3g}: nearly all d are negative, if the mode is a token mode"
+    )
+    return Sign("warning", "low", text)
+
+
 def _mean(run: Run) -> float:
     return run.steady.need("token/log_ratio/mean")
 
@@ -103,8 +134,10 @@ def _deficit(run: Run) -> _Deficit | None:
     low, high = pool.need("token/raw/p01"), pool.need("token/raw/p99")
     if pool.need("token/log_ratio/std") > limits.WIDEST_SHIFT:
         return None
-    size = 1.0 - pool.need("token/raw/mean")
-    errors = size / max(run.error_of("token/raw/mean", pool.need("token/raw/std")), 1e-12)
+    size = 1.0 - run.ratio_mean(pool)
+    spread = pool.get("token/raw/std")
+    spread = pool.need("token/log_ratio/std") if spread is None else spread  # nearly the same where it is narrow
+    errors = size / max(run.ratio_error(spread), 1e-12)
     if low < limits.LEAST_KEPT or high > math.exp(limits.ONE_SIDED):
         return None
     return _Deficit(size, errors, low, high) if size >= limits.MASS_CUT and errors >= limits.CLEAR else None
