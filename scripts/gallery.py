@@ -42,7 +42,9 @@ COMPARISONS = {
         ("modified", "ess", "fan"),
     ),
     "bf16": Comparison({"fp32_trainer": [], "bf16_trainer": ["--bf16"]}, ("heat-token-1", "heat-token-2", "histogram")),
-    "top_p": Comparison({"top_p_1.0": [], "top_p_0.8": ["--top-p", "0.8"]}, ("heat-token-1", "heat-token-2", "histogram")),
+    "top_p": Comparison(
+        {"top_p_1.0": [], "top_p_0.8": ["--top-p", "0.8"]}, ("heat-token-1", "heat-token-2", "histogram")
+    ),
 }
 
 

@@ -22,6 +22,7 @@ import struct
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,10 +98,15 @@ def reference(task: dict[str, Any]) -> None:
     peer: list[socket.socket] = []
 
     def between(_: int) -> None:
-        if peer:
-            peer[0].sendall(_SECONDS.pack(pace.seconds[-1]))
-        while not peer or peer[0].recv(1) == b"":
+        asked = b""
+        with suppress(OSError):  # whoever asked may have been killed
+            if peer:
+                peer[0].sendall(_SECONDS.pack(pace.seconds[-1]))
+                asked = peer[0].recv(1)
+        while not asked:
             peer[:] = [server.accept()[0]]
+            with suppress(OSError):
+                asked = peer[0].recv(1)
 
     trainer = _trainer(Path(task["folder"]) / "out", max_steps=1_000_000)
     if task["observed"]:

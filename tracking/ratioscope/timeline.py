@@ -76,8 +76,14 @@ class Timeline:
             events: texts.
         """
         self.windows[split] = self.windows.get(split, 0) + 1
+        milliseconds = int(1000 * time)
         for key, value in scalars.items():
-            self.scalars.setdefault(key, Curve()).add(step, int(1000 * time), value)
+            curve = self.scalars.get(key)
+            if curve is None:
+                curve = self.scalars[key] = Curve()
+            curve.steps.append(step)
+            curve.times.append(milliseconds)
+            curve.values.append(value)
         for key, bins in histograms.items():
             self.history.add(key, step, bins)
         self.events += [(step, event) for event in events]

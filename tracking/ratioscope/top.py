@@ -176,7 +176,7 @@ def _fingerprint(observation: Observation) -> torch.Tensor:
         torch.full(masked_in.shape[-1:], base, dtype=torch.int64, device=masked_in.device).cumprod(dim=0)
         for base in (_STEP, _BACK)
     )
-    row = (masked_in * powers).sum(dim=-1) * _MASK
+    row = ((masked_in.to(torch.uint8) + observation.valid) * powers).sum(dim=-1) * _MASK
     row = row + (observation.train.view(torch.int32) * powers).sum(dim=-1) * _TRAIN
     row = row + (observation.rollout.view(torch.int32) * powers).sum(dim=-1) * _ROLLOUT
     if observation.token_ids is not None:
