@@ -42,7 +42,9 @@ def written(folder: Path, spec: Spec) -> Path:
 @pytest.fixture(scope="module")
 def truncated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with top_p 0.8."""
-    return written(tmp_path_factory.mktemp("truncated"), Spec(windows=4, top_p=0.8))
+    return written(
+        tmp_path_factory.mktemp("truncated"), Spec(windows=4, top_p=0.8, config={"sampling": {"top_p": 0.8}})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +180,7 @@ def test_command_prints_json(truncated: Path, tmp_path: Path, capsys: pytest.Cap
     assert run("diagnose", truncated, "--json", "--steps", "2:3") == 1
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert answer["diagnosis"]["findings"][0]["name"] == "support_truncation"
+    assert answer["diagnosis"]["findings"][0]["confidence"] == "high"  # the user's own config confirms it
     assert answer["diagnosis"]["steps"] == [2, 3]
     assert {item["name"] for item in answer["diagnosis"]["not_checked"]} <= NAMES
     assert run("diagnose", tmp_path / "none", "--json") == 3

@@ -123,8 +123,8 @@ class Run:
         return reduce(Pool.merge, self.steady_parts)
 
     def setting(self, path: str) -> Any:
-        """A setting of the run config, ``runconfig.UNKNOWN`` where nobody knows."""
-        for root in (self.config, self.config.get("ratioscope")):
+        """A setting of the run config, or of what the user passed; ``runconfig.UNKNOWN`` where nobody knows."""
+        for root in (self.config, self.config.get("ratioscope"), self.config.get("user")):
             value = lookup(root, path)
             if value != UNKNOWN:
                 return value
