@@ -322,6 +322,11 @@ def _growth(rng: np.random.Generator) -> Spec:
     return _usual(rng, windows=windows, noise=0.01, behind=lambda k: end * k / windows)
 
 
+def _sawtooth(rng: np.random.Generator) -> Spec:
+    period, end = int(rng.integers(3, 6)), float(rng.uniform(0.1, 0.3))
+    return _usual(rng, windows=4 * period, noise=0.01, behind=lambda k: end * (k % period) / (period - 1))
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A fault of a stated strength.
@@ -410,4 +415,5 @@ SCENARIOS: tuple[Scenario, ...] = (
         "noise 0.25 to 0.4",
         lambda rng: _usual(rng, noise=float(rng.uniform(0.25, 0.4)), heavy=False),
     ),
+    Scenario("grows_between_syncs", "to 0.1 to 0.3 of the direction in 3 to 5 windows, then back", _sawtooth),
 )

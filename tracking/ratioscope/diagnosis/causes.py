@@ -24,7 +24,7 @@ _SHAPES = (
     "precision_noise",
 )
 _PLACES = ("eos_tokens", "speculative_tail", "mispaired_rows")
-_TIME = ("wrong_weights", "stale_weights")
+_TIME = ("wrong_weights", "stale_weights", "grows_between_syncs")
 
 CAUSES: tuple[Cause, ...] = (
     Cause(
@@ -129,6 +129,14 @@ CAUSES: tuple[Cause, ...] = (
         explains=("unexplained",),
     ),
     Cause(
+        "grows_between_syncs",
+        "the engine's weights are old between syncs",
+        policy.grows_between_syncs,
+        "Send the weights more often, or keep fewer steps to a generation; asynchronous training has it by design.",
+        "huggingface/trl#6344, PrimeIntellect-ai/prime-rl#1650",
+        explains=("unexplained", "precision_noise"),
+    ),
+    Cause(
         "support_truncation",
         "tokens were sampled from a part of the support",
         sampling.support_truncation,
@@ -142,7 +150,7 @@ CAUSES: tuple[Cause, ...] = (
         sampling.temperature,
         "Use one temperature, and start vLLM with --logprobs-mode processed_logprobs.",
         "huggingface/trl#4159",
-        explains=("sampling_settings", "logprobs_mode", "unexplained", "precision_noise", "other_experts"),
+        explains=("logprobs_mode", "unexplained", "precision_noise", "other_experts"),
     ),
     Cause(
         "constant_shift",

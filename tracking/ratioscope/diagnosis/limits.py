@@ -50,9 +50,10 @@ SLOPE_FOLLOWS = 0.35
 SLOPE_PEARSON = 0.8
 """Correlation of both sides below which other tokens are compared, and a slope means nothing."""
 
-SHIFT, UP_OVER_SPREAD, DOWN_OVER_SPREAD = 0.01, 2.5, 5.0
-"""A constant shift in nats, and how many times its spread, up and down: that of noise is below 1, and truncation, which
-cuts much in one context and little in the next, shifts down by up to 3 times its spread."""
+SHIFT, SHIFT_OVER_SPREAD, DOWN_OVER_SPREAD, ALL_BELOW = 0.01, 2.5, 5.0, 0.99
+"""A constant shift in nats, and how many times its spread; the latter downwards, unless the ratio's 99th percentile is
+below the last number. That of noise is below 1; truncation shifts down by up to 3 times its spread, and leaves the
+ratios of peaked contexts at 1."""
 
 # Values ---------------------------------------------------------------------------------------------------------------
 
@@ -126,6 +127,12 @@ MODE_SHARE, MODE_TOKENS, MODE_CORE = (0.005, 0.3), 5, 6.0
 
 OUTLIER_SHARE = 0.01
 """Share of absurd tokens up to which they are single ones."""
+
+STRANGERS = 0.5
+"""Correlation of both sides below which other tokens or contexts are compared."""
+
+RESET_FACTOR, RESETS = 2.0, 2
+"""How many times the distance grows between syncs and falls at one; how many of these, evenly spaced, are needed."""
 
 FAR = 0.1
 """Mean |d| in nats from which spread alone is a warning: engines in bfloat16 that hold the same weights are 0.01 to

@@ -84,6 +84,32 @@ def stale_weights(run: Run) -> Sign | None:
     return Sign("error", "high", "; ".join([text, *hints, *_adapter(run)]), (parts[0].first, parts[-1].last))
 
 
+def grows_between_syncs(run: Run) -> Sign | None:
+    """Mean |d| grows to at least twice over several windows, falls back at once, and does so at even distances."""
+    parts = run.filled
+    if len(parts) < limits.GROWTH_PARTS or any(part.windows > 1 for part in parts):
+        msg = (
+            f"needs {limits.GROWTH_PARTS} windows that are not pooled; got {len(parts)} parts of {run.windows} windows"
+        )
+        raise Unchecked(msg)
+    values = _distances(parts)
+    resets = [
+        at
+        for at in range(1, len(values))
+        if values[at - 1] >= limits.RESET_FACTOR * values[at]
+        and values[at - 1] - values[at] >= limits.CERTAIN * math.hypot(parts[at - 1].abs_error, parts[at].abs_error)
+    ]
+    periods = {later - earlier for earlier, later in pairwise(resets)}
+    if len(resets) < limits.RESETS or len(periods) != 1 or periods == {1}:
+        return None
+    cycles = [values[at : at + min(periods)] for at in resets[:-1]]
+    if any(cycle[-1] < limits.RESET_FACTOR * cycle[0] for cycle in cycles):
+        return None
+    low, high = (sum(cycle[end] for cycle in cycles) / len(cycles) for end in (0, -1))
+    text = f"mean |d| grows from {low:.3g} to {high:.3g} and falls back every {min(periods)} windows, "
+    return Sign("warning", "high", f"{text}{len(resets)} times: the engine's weights are that old in between")
+
+
 def other_experts(run: Run) -> Sign | None:
     """A narrow core and a second mode far off, with few tokens between them; not in a model without experts."""
     pool = run.steady
@@ -102,7 +128,7 @@ def outliers(run: Run) -> Sign | None:
     mode = _second_mode(pool)
     if mode is not None and run.number("trainer.num_experts") == 0:
         return Sign("warning", "low", f"{mode}; the model has no experts that would explain it")
-    if not absurd:
+    if not absurd or absurd > limits.OUTLIER_SHARE * n:
         return None
     worst = pool.need("token/log_ratio/abs_max")
     text = f"{absurd:,} of {n:,.0f} tokens have |d| > {limits.TAIL_NATS:g} (largest {worst:.3g})"
@@ -148,7 +174,11 @@ def unexplained(run: Run) -> Sign | None:
     pool = run.steady
     if pool.abs_mean < limits.FAR:
         return None
-    return Sign("warning", "low", f"mean |d| is {pool.abs_mean:.3g} nats, and no signature fits")
+    text, pearson = f"mean |d| is {pool.abs_mean:.3g} nats, and no signature fits", pool.get("calibration/pearson")
+    if pearson is None or pearson >= limits.STRANGERS:
+        return Sign("warning", "low", text)
+    text += f"; both sides correlate by {pearson:.2f} only, as where other tokens or contexts are compared"
+    return Sign("error", "low", text)
 
 
 def length_collapse(run: Run) -> Sign | None:

@@ -119,7 +119,8 @@ def _mean(run: Run) -> float:
 
 def _is_constant(run: Run) -> bool:
     mean, spread = _mean(run), run.steady.need("token/log_ratio/std")
-    factor = limits.UP_OVER_SPREAD if mean > 0.0 else limits.DOWN_OVER_SPREAD
+    symmetric = mean > 0.0 or run.steady.need("token/raw/p99") < limits.ALL_BELOW
+    factor = limits.SHIFT_OVER_SPREAD if symmetric else limits.DOWN_OVER_SPREAD
     return abs(mean) >= max(limits.SHIFT, factor * spread)
 
 

@@ -79,6 +79,9 @@ def _zeros(run: Run) -> tuple[str, bool] | None:
     """Evidence of wrong zeros, and whether those tokens were not sampled at all; None if there are none."""
     whole = run.whole
     state, n = whole.state, whole.enough(1)
+    if run.number("sampling.top_k") == 1.0 or run.number("sampling.temperature") == 0.0:
+        msg = "greedy sampling has a log-probability of 0 for every token"
+        raise Unchecked(msg)
     if not state.count("lag/n") and n > 2 * (whole.get("counts/rows") or 0.0):
         msg = "the journal is of a version that did not count zeros"
         raise Unchecked(msg)
