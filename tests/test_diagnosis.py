@@ -225,3 +225,10 @@ def test_check_fails_on_findings(truncated: Path, healthy: Path, capsys: pytest.
     assert answer["diagnosis"]["findings"][0]["level"] == "info"
     assert not answer["holds"]
     assert run("check", healthy) == 2
+
+
+def test_check_does_not_pass_what_is_not_there(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a window to diagnose ``--fail-on`` fails, unless what is missing is allowed."""
+    assert run("check", healthy, "--fail-on", "error", "--steps", "9:") == 1
+    assert "FAIL  no window of training to diagnose" in capsys.readouterr().out
+    assert run("check", healthy, "--fail-on", "error", "--steps", "9:", "--allow-missing") == 0

@@ -73,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = [judge(limit, curves.get(limit.key), at=arguments.at, steps=arguments.steps) for limit in limits]
     passing = ("holds", "not measured") if arguments.allow_missing else ("holds",)
     failing = _failing(arguments, diagnosis)
-    holds = all(verdict.status in passing for verdict in verdicts) and not failing
+    blind = diagnosis is not None and not diagnosis.windows and not arguments.allow_missing
+    holds = all(verdict.status in passing for verdict in verdicts) and not failing and not blind
     if arguments.json:
         print(json.dumps(_as_json(arguments, verdicts, holds=holds, error=None, diagnosis=diagnosis), allow_nan=False))
     else:
@@ -82,7 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
         for finding in failing:
             first, last = finding.steps
             print(f"FAIL  {finding.level} {finding.name} in steps {first} to {last}: {plain(finding.evidence, 1000)}")
-        if diagnosis is not None and not failing:
+        if blind:
+            print("FAIL  no window of training to diagnose")
+        elif diagnosis is not None and not failing:
             checked = f"{len(diagnosis.passed)} causes checked and clean, {len(diagnosis.not_checked)} not checked"
             print(f"ok    no finding of level {arguments.fail_on} or above ({checked})")
     return HOLDS if holds else VIOLATED
