@@ -68,6 +68,9 @@ def slow() -> Outcome:
 def browser() -> Outcome:
     """The pages that people look at, in Chromium: reports, MLflow, trackio, TensorBoard."""
     if any(map(shutil.which, BROWSERS)) and shutil.which("chromedriver"):
+        pictures = Path(os.environ.setdefault("RATIOSCOPE_SCREENSHOTS", str(ROOT / "build" / "screenshots")))
+        pictures.mkdir(parents=True, exist_ok=True)
+        print(f"screenshots: {pictures}", flush=True)
         return run_pytest("-m", "browser")
     return Outcome(True, ("tests in a browser: no Chromium with chromedriver on the PATH",))
 

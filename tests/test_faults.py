@@ -270,9 +270,7 @@ def make_room(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("trackers", "fault"), TABLE)
-def test_fault(
-    bench: Bench, tmp_path: Path, trackers: list[str], fault: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_fault(bench: Bench, tmp_path: Path, trackers: list[str], fault: str) -> None:
     """Training is as fast as without a tracker, raises nothing, ends soon, and every record arrives exactly once.
 
     A time that is out of bounds is measured once more, since others may have used the machine; nothing else is.
@@ -282,8 +280,6 @@ def test_fault(
         print("again:", figures)
         figures = run_row(bench, tmp_path / "2", trackers, fault)
     bench.figures.append(figures)
-    for name, value in figures.items():
-        record_property(name, value)
     print(figures)
     assert in_time(figures)
 
