@@ -45,7 +45,7 @@ def thresholds() -> str:
 
 def rates() -> str:
     """How often healthy runs raise an alarm, and what faulty ones are named."""
-    from tests.synthetic import SCENARIOS
+    from tests.scenarios import SCENARIOS
     from tests.trials import FAULTY_RUNS, HEALTHY_RUNS, false_alarms, named
 
     alarms = false_alarms(range(HEALTHY_RUNS))

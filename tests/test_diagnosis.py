@@ -16,7 +16,9 @@ from ratioscope.cli import main
 from ratioscope.diagnosis import CAUSES, Pool, Run, diagnose
 from ratioscope.diagnosis.limits import MOST_PARTS
 from ratioscope.record import Record
-from tests.synthetic import SEQUENCE, Spec, records, window, zero
+from tests.scenarios import SEQUENCE
+from tests.synthetic import Spec, records, window
+from tests.synthetic_faults import zero
 from tests.trials import first
 
 NAMES = {cause.name for cause in CAUSES}

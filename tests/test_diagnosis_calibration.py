@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.synthetic import SCENARIOS
+from tests.scenarios import SCENARIOS
 from tests.trials import FAULTY_RUNS, HEALTHY_RUNS, false_alarms, faulty, named
 
 IDS = [f"{at:02}-{scenario.cause}" for at, scenario in enumerate(SCENARIOS)]

@@ -46,7 +46,7 @@ def own(folder: Path) -> None:
     """The recorder opens a run; the process's context has none, and trackio's monitors do not run."""
     import trackio
 
-    with rs.Recorder(report_to="trackio", output_dir=folder / "out", run_name="mine") as recorder:
+    with rs.Recorder(report_to="trackio", output_dir=folder / "out", run_name="mine", close_timeout=60) as recorder:
         for step in (10, 20):
             _observe(recorder)
             recorder.flush(step=step)
@@ -58,7 +58,7 @@ def own(folder: Path) -> None:
 
 def again(folder: Path) -> None:
     """The same directory, some time later: steps after a checkpoint."""
-    with rs.Recorder(report_to="trackio", output_dir=folder / "out", run_name="mine") as recorder:
+    with rs.Recorder(report_to="trackio", output_dir=folder / "out", run_name="mine", close_timeout=60) as recorder:
         recorder.open(restored_step=10)
         _observe(recorder)
         recorder.flush(step=20)

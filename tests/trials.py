@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from ratioscope.diagnosis import Diagnosis, diagnose
-from tests.synthetic import SCENARIOS, Spec, healthy, records
+from tests.scenarios import SCENARIOS, healthy
+from tests.synthetic import Spec, records
 
 HEALTHY_RUNS, FAULTY_RUNS = 1000, 200
 CLEAN = "nothing"
