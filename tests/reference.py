@@ -96,6 +96,7 @@ class _Kept:
     train: list[Array] = field(default_factory=list)
     rollout: list[Array] = field(default_factory=list)
     turns: list[NDArray[np.int64]] = field(default_factory=list)
+    columns: list[NDArray[np.int64]] = field(default_factory=list)
     advantages: list[float | None] = field(default_factory=list)
     empty: int = 0
     masked_in: int = 0
@@ -122,6 +123,7 @@ def answer(*batches: Batch, rule: Rule | None = None) -> Answer:
     _tokens(d, np.concatenate(kept.train), np.concatenate(kept.rollout), out)
     _rows(kept, rows, lengths, out)
     _places(kept, out)
+    _alignment(kept, out)
     k = pareto_k(rows)
     if k is not None:
         out.values[f"{OWN}sequence/pareto_k"] = k
@@ -151,7 +153,7 @@ def quantile_range(values: ArrayLike, q: float) -> tuple[float, float]:
 def _keep(batch: Batch, kept: _Kept) -> None:
     missing = np.zeros_like(batch.mask) if batch.missing is None else batch.missing
     for i, row in enumerate(batch.mask):
-        d, train, rollout, turns = [], [], [], []
+        d, train, rollout, turns, columns = [], [], [], [], []
         turn = 0
         for t in np.flatnonzero(row):
             kept.masked_in += 1
@@ -170,6 +172,7 @@ def _keep(batch: Batch, kept: _Kept) -> None:
                 train.append(float(y))
                 rollout.append(float(x))
                 turns.append(turn)
+                columns.append(t)
         if not d:
             kept.empty += 1
             continue
@@ -177,6 +180,7 @@ def _keep(batch: Batch, kept: _Kept) -> None:
         kept.train.append(np.array(train))
         kept.rollout.append(np.array(rollout))
         kept.turns.append(np.array(turns))
+        kept.columns.append(np.array(columns))
         kept.advantages.append(None if batch.advantages is None else float(batch.advantages[i]))
 
 
@@ -191,6 +195,8 @@ def _counts(kept: _Kept, rule: Rule | None, generations: int, out: Answer) -> No
         f"{OWN}counts/inf": kept.infinite,
         f"{OWN}counts/positive_logp": kept.positive,
         f"{OWN}counts/missing": kept.missing,
+        f"{OWN}counts/zero_train_logp": sum(int((row == 0).sum()) for row in kept.train),
+        f"{OWN}counts/zero_rollout_logp": sum(int((row == 0).sum()) for row in kept.rollout),
         f"{OWN}counts/overflow": sum(value > LARGEST_LOG for value in log_ratios),
         f"{OWN}counts/generations": generations,
     }
@@ -248,6 +254,7 @@ def _tokens(d: Array, train: Array, rollout: Array, out: Answer) -> None:
             f"{OWN}calibration/slope": slope,
             f"{OWN}calibration/intercept": intercept,
             f"{OWN}calibration/pearson": np.corrcoef(rollout, train)[0, 1],
+            f"{OWN}alignment/lag_0": np.corrcoef(rollout, train)[0, 1],
             f"{OWN}probability/pearson": np.corrcoef(p, q)[0, 1],
         }
     if len(d) > 100:
@@ -318,6 +325,18 @@ def _places(kept: _Kept, out: Answer) -> None:
         if not (single and place.startswith("turn")):
             out.values[f"{OWN}{place}/mean"] = float(np.mean(values))
             out.values[f"{OWN}{place}/abs_mean"] = float(np.abs(values).mean())
+
+
+def _alignment(kept: _Kept, out: Answer) -> None:
+    for lag in (-1, 1):
+        pairs = [
+            (y[at], x[columns.tolist().index(t + lag)])
+            for y, x, columns in zip(kept.train, kept.rollout, kept.columns, strict=True)
+            for at, t in enumerate(columns)
+            if t + lag in columns
+        ]
+        if len(pairs) > 2 and all(np.ptp(side) > 0 for side in zip(*pairs, strict=True)):
+            out.values[f"{OWN}alignment/lag_{lag}"] = np.corrcoef(*zip(*pairs, strict=True))[0, 1]
 
 
 def _lengths(lengths: NDArray[np.int64], modified: list[Flags], out: Answer) -> None:

@@ -55,6 +55,7 @@ def listing() -> Iterator[tuple[str, str]]:
         ("", (), ("mult_prob_error", "identical")),
         ("row", ("abs_mean_max",), ("over_1nat",)),
         ("calibration", ("slope",), ("intercept", "pearson")),
+        ("alignment", (), ("lag_-1", "lag_0", "lag_1")),
         ("probability", (), ("pearson", "abs_mean", "abs_max")),
         ("perplexity", (), ("train", "rollout", "ratio")),
         *((f"position/{decile:02}", (), ("mean", "abs_mean")) for decile in range(10)),
@@ -65,7 +66,7 @@ def listing() -> Iterator[tuple[str, str]]:
         (
             "counts",
             ("tokens", "rows", "rows_empty", "nan", "inf", "positive_logp", "missing", "overflow"),
-            ("generations",),
+            ("generations", "zero_train_logp", "zero_rollout_logp"),
         ),
     )
     for group, standard, full in groups:

@@ -104,7 +104,7 @@ def test_what_was_not_measured_fails_unless_allowed(run: Path, capsys: pytest.Ca
         ("--max modified/fraction", "expected KEY=VALUE with a finite number"),
         ("--max modified/fraction=nan", "expected KEY=VALUE with a finite number"),
         ("--max =1", "expected KEY=VALUE with a finite number"),
-        ("", "nothing to check; expected at least one --max KEY=VALUE or --min KEY=VALUE"),
+        ("", "nothing to check; expected at least one --max KEY=VALUE, --min KEY=VALUE or --fail-on"),
         ("--max kl/k3=1 --steps a", "expected steps as 100:200"),
         ("--max kl/k3=1 --at first", "invalid choice: 'first'"),
     ],
@@ -147,6 +147,8 @@ def test_json_is_one_object(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         "steps": [None, 3],
         "allow_missing": False,
         "holds": False,
+        "fail_on": None,
+        "diagnosis": None,
         "limits": [
             {
                 "key": "ratioscope/modified/fraction",

@@ -43,10 +43,10 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def tables() -> Any:
-    """The script that writes the metric tables, as a module."""
-    path = ROOT / "scripts" / "docs_tables.py"
-    spec = importlib.util.spec_from_file_location("docs_tables", path)
+def tables(script: str = "docs_tables") -> Any:
+    """A script that writes tables, as a module."""
+    path = ROOT / "scripts" / f"{script}.py"
+    spec = importlib.util.spec_from_file_location(script, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -57,6 +57,11 @@ def tables() -> Any:
 def test_metric_tables_equal_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     """The metric tables in the README and the reference are those that the catalogue gives."""
     assert tables().main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_diagnosis_tables_equal_the_source(capsys: pytest.CaptureFixture[str]) -> None:
+    """The causes and thresholds in the reference of the diagnosis are those of the source."""
+    assert tables("diagnosis_tables").main(["--check"]) == 0, capsys.readouterr().err
 
 
 def test_check_names_an_outdated_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

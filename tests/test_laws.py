@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import ratioscope as rs
-from ratioscope.slots import GENERATIONS, LEVELS, MAXIMA, PLACE_SUMS, SUMS
+from ratioscope.slots import GENERATIONS, LAG_SIDES, LEVELS, MAXIMA, PLACE_SUMS, SUMS
 from ratioscope.summary import PACKED_SIZE
 
 RULES = (
@@ -116,6 +116,11 @@ def scales(summary: rs.RatioSummary) -> torch.Tensor:
         scale[name] = sums["token/abs_d"]
     for side in ("x", "y"):
         scale[f"logp/{side}"] = math.sqrt(n * sums[f"logp/{side}{side}"])
+    squares = {side: math.sqrt(sums[f"lag/{side}^2"]) for side in LAG_SIDES}
+    for side in LAG_SIDES:
+        scale[f"lag/{side}"] = math.sqrt(n) * squares[side]
+    scale["lag/1"] = squares["train/first"] * squares["rollout/second"]
+    scale["lag/-1"] = squares["train/second"] * squares["rollout/first"]
     scale["logp/xy"] = math.sqrt(sums["logp/xx"]) * math.sqrt(sums["logp/yy"])
     return torch.tensor([scale[name] for name in SUMS], dtype=torch.float64)
 

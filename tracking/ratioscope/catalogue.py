@@ -35,6 +35,10 @@ def _maximum(slot: str) -> Formula:
     return lambda view: view.slot_max(slot)
 
 
+def _lag(lag: int) -> Formula:
+    return lambda view: formulas.lag_pearson(view, lag)
+
+
 def _corrected(formula: Formula) -> Formula:
     """Withheld where nothing can be said of the weights."""
     return lambda view: view.corrected(formula(view))
@@ -156,6 +160,14 @@ def _tokens() -> Iterator[Metric]:
     meaning = "mean absolute difference of train and rollout probability"
     yield Metric(f"{PREFIX}probability/abs_mean", meaning, "full", _mean("probability/abs_difference"))
     yield Metric(f"{PREFIX}probability/abs_max", "largest such difference", "full", _maximum("probability/abs_max"))
+    yield Metric(
+        f"{PREFIX}alignment/lag_-1",
+        "correlation of train logp and the rollout logp of the token before",
+        "full",
+        _lag(-1),
+    )
+    yield Metric(f"{PREFIX}alignment/lag_0", "the same of the same token", "full", _at("logp", formulas.pearson))
+    yield Metric(f"{PREFIX}alignment/lag_1", "the same with the rollout logp of the next token", "full", _lag(1))
     meaning = "1 if train and rollout logp are bit-equal on every valid token of more than 100, else 0"
     yield Metric(f"{PREFIX}identical", meaning, "full", formulas.identical)
 
@@ -196,6 +208,9 @@ def _counts() -> Iterator[Metric]:
     meaning = f"{of} a rollout log-probability above 0"
     yield Metric(f"{at}positive_logp", meaning, "standard", _at("positive_logp", View.count))
     yield Metric(f"{at}missing", f"{of}out any log-probability", "standard", _at("missing", View.count))
+    for side in ("train", "rollout"):
+        meaning = f"valid tokens whose {side} log-probability is exactly 0"
+        yield Metric(f"{at}zero_{side}_logp", meaning, "full", _at(f"zero_{side}_logp", View.count))
     meaning = "ratios at the level of the mode that float32 cannot hold (log-ratio above 88.72)"
     yield Metric(f"{at}overflow", meaning, "standard", lambda view: view.count(f"{view.level}/overflow"))
     yield Metric(f"{at}generations", "generation batches in the window", "full", _maximum("generations"))

@@ -191,6 +191,21 @@ def intercept(view: View) -> float | None:
     return None if moments is None else moments.y - moments.covariance / moments.variance_x * moments.x
 
 
+def lag_pearson(view: View, lag: int) -> float | None:
+    """Correlation of the train logp of a token with the rollout logp of the next (1) or the one before (-1)."""
+    n = view.counts["lag/n"]
+    if n < 3:
+        return None
+    one, other = ("first", "second") if lag > 0 else ("second", "first")
+    names = f"lag/train/{one}", f"lag/rollout/{other}"
+    y, x = (view.sums[name] / n for name in names)
+    yy, xx = (view.sums[f"{name}^2"] / n for name in names)
+    variance_x, variance_y = xx - x * x, yy - y * y
+    if variance_x <= 1e-12 * xx or variance_y <= 1e-12 * yy:
+        return None  # neither varies beyond rounding
+    return max(-1.0, min(1.0, (view.sums[f"lag/{lag}"] / n - x * y) / math.sqrt(variance_x * variance_y)))
+
+
 def pearson(view: View, name: str) -> float | None:
     """Correlation of x and y."""
     moments = _moments(view, name)

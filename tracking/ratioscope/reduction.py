@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ratioscope import histogram, lengths
+from ratioscope.alignment import lag_sums
 from ratioscope.places import Places, no_place_sums, place_sums
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
 from ratioscope.top import Top
@@ -107,6 +108,8 @@ def _validity(observation: Observation, live: torch.Tensor) -> Named:
         "positive_logp": observation.positive.sum(),
         "missing": observation.missing.sum(),
         "equal": (observation.valid & (observation.train == observation.rollout)).sum(),
+        "zero_train_logp": (observation.valid & (observation.train == 0.0)).sum(),
+        "zero_rollout_logp": (observation.valid & (observation.rollout == 0.0)).sum(),
     }
 
 
@@ -137,6 +140,8 @@ def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor, abs_d: tor
         "token/mult_prob_error": _where(valid, abs_d.exp()).sum(),
         **_second_moments("logp", x, y),
     }
+    lagged, tally.counts["lag/n"] = lag_sums(observation)
+    tally.sums |= lagged
     p, q = _where(valid, y.exp()), _where(valid, x.exp())
     difference = (p - q).abs()
     tally.sums |= _second_moments("probability", q, p)

@@ -26,6 +26,9 @@ PLACE_SUMS = tuple(f"{place}/{name}" for name in ("d", "abs_d") for place in (*D
 PLACE_COUNTS = tuple(f"{place}/n" for place in (*DECILES, *TURNS, "position/last"))
 """Valid tokens of each place, in this order."""
 
+LAG_SIDES = ("train/first", "train/second", "rollout/first", "rollout/second")
+"""Log-probabilities of the two tokens of a pair of neighbours."""
+
 SUMS: tuple[str, ...] = (
     *(f"{level}/{name}" for level in LEVELS for name in _LEVEL_SUMS),
     "token/reverse_k3",
@@ -49,6 +52,9 @@ SUMS: tuple[str, ...] = (
     "perplexity/train",
     "perplexity/rollout",
     "perplexity/ratio",
+    *(f"lag/{side}{power}" for power in ("", "^2") for side in LAG_SIDES),
+    "lag/1",
+    "lag/-1",
     *PLACE_SUMS,
 )
 
@@ -84,6 +90,9 @@ COUNTS: tuple[str, ...] = (
     "outside/0.5_2",
     "row/over_1nat",
     "equal",
+    "zero_train_logp",
+    "zero_rollout_logp",
+    "lag/n",
     "corrected/n",
     "modified/low",
     "modified/high",

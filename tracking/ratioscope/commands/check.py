@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ratioscope.commands.outputs import PATH_HELP
 from ratioscope.commands.ranges import Steps, parse_steps
+from ratioscope.report.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ratioscope.check import Limit, Verdict
+    from ratioscope.diagnosis import Diagnosis, Finding
     from ratioscope.timeline import Curve
 
 HOLDS, VIOLATED, UNREADABLE = 0, 1, 3
@@ -23,7 +25,7 @@ HOLDS, VIOLATED, UNREADABLE = 0, 1, 3
 SCHEMA = 1
 """Version of what ``--json`` prints."""
 _AT = ("worst", "last", "median", "any")
-_CODES = "exit codes: 0 every limit holds, 1 one does not, 2 wrong usage, 3 the run cannot be read"
+_CODES = "exit codes: 0 every limit holds and no finding fails, 1 otherwise, 2 wrong usage, 3 the run cannot be read"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,18 +48,21 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
     missing = "a statistic that was not measured does not fail"
     parser.add_argument("--allow-missing", action="store_true", help=missing)
+    fail_on = "also diagnose the run, and fail on a finding of this level or a graver one"
+    parser.add_argument("--fail-on", choices=("error", "warning"), help=fail_on)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run_command=run, parser=parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Does it."""
-    if not arguments.limits:
-        arguments.parser.error("nothing to check; expected at least one --max KEY=VALUE or --min KEY=VALUE")
+    if not arguments.limits and not arguments.fail_on:
+        arguments.parser.error("nothing to check; expected at least one --max KEY=VALUE, --min KEY=VALUE or --fail-on")
     from ratioscope.check import judge, read_curves
 
     try:
-        curves = read_curves(arguments.path)
+        curves = read_curves(arguments.path) if arguments.limits else {}
+        diagnosis = _diagnosis(arguments)
     except Exception as failure:
         text = f"{type(failure).__name__}: {' '.join(str(failure).split())}"
         print(f"ratioscope: {text}", file=sys.stderr)
@@ -67,13 +72,39 @@ def run(arguments: argparse.Namespace) -> int:
     limits = _limits(arguments, curves)
     verdicts = [judge(limit, curves.get(limit.key), at=arguments.at, steps=arguments.steps) for limit in limits]
     passing = ("holds", "not measured") if arguments.allow_missing else ("holds",)
-    holds = all(verdict.status in passing for verdict in verdicts)
+    failing = _failing(arguments, diagnosis)
+    blind = diagnosis is not None and not diagnosis.windows and not arguments.allow_missing
+    holds = all(verdict.status in passing for verdict in verdicts) and not failing and not blind
     if arguments.json:
-        print(json.dumps(_as_json(arguments, verdicts, holds=holds, error=None), allow_nan=False))
+        print(json.dumps(_as_json(arguments, verdicts, holds=holds, error=None, diagnosis=diagnosis), allow_nan=False))
     else:
         for verdict in verdicts:
             print(_line(verdict, arguments))
+        for finding in failing:
+            first, last = finding.steps
+            print(f"FAIL  {finding.level} {finding.name} in steps {first} to {last}: {plain(finding.evidence, 1000)}")
+        if blind:
+            print("FAIL  no window of training to diagnose")
+        elif diagnosis is not None and not failing:
+            checked = f"{len(diagnosis.passed)} causes checked and clean, {len(diagnosis.not_checked)} not checked"
+            print(f"ok    no finding of level {arguments.fail_on} or above ({checked})")
     return HOLDS if holds else VIOLATED
+
+
+def _diagnosis(arguments: argparse.Namespace) -> Diagnosis | None:
+    """The run's diagnosis, if findings may fail."""
+    if arguments.fail_on is None:
+        return None
+    from ratioscope.diagnosis import diagnose
+    from ratioscope.diagnosis.reading import read_run
+
+    return diagnose(read_run(arguments.path, steps=arguments.steps))
+
+
+def _failing(arguments: argparse.Namespace, diagnosis: Diagnosis | None) -> list[Finding]:
+    """The findings that fail."""
+    levels = ("error",) if arguments.fail_on == "error" else ("error", "warning")
+    return [] if diagnosis is None else [finding for finding in diagnosis.findings if finding.level in levels]
 
 
 def _limit(kind: str, given: str) -> tuple[str, str, float]:
@@ -94,7 +125,7 @@ def _limits(arguments: argparse.Namespace, curves: Mapping[str, Curve]) -> list[
     from ratioscope.check import Limit, full_key
 
     limits = []
-    for name, kind, value in arguments.limits:
+    for name, kind, value in arguments.limits or ():
         try:
             limits.append(Limit(full_key(name, curves), kind, value))
         except KeyError as unknown:
@@ -121,7 +152,12 @@ def _line(verdict: Verdict, arguments: argparse.Namespace) -> str:
 
 
 def _as_json(
-    arguments: argparse.Namespace, verdicts: list[Verdict], *, holds: bool | None, error: str | None
+    arguments: argparse.Namespace,
+    verdicts: list[Verdict],
+    *,
+    holds: bool | None,
+    error: str | None,
+    diagnosis: Diagnosis | None = None,
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -130,6 +166,8 @@ def _as_json(
         "steps": arguments.steps.to_json(),
         "allow_missing": arguments.allow_missing,
         "holds": holds,
+        "fail_on": arguments.fail_on,
+        "diagnosis": None if diagnosis is None else diagnosis.to_json(),
         "limits": [verdict.to_json() for verdict in verdicts],
         "error": error,
     }

@@ -1,0 +1,46 @@
+"""Diagnoses of synthetic runs, by seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from ratioscope.diagnosis import Diagnosis, diagnose
+from tests.scenarios import SCENARIOS, healthy
+from tests.synthetic import Spec, records
+
+HEALTHY_RUNS, FAULTY_RUNS = 1000, 200
+CLEAN = "nothing"
+
+
+def diagnosed(spec: Spec, rng: np.random.Generator) -> Diagnosis:
+    """The diagnosis of one run."""
+    return diagnose(records(spec, rng), spec.config)
+
+
+def first(diagnosis: Diagnosis) -> str:
+    """Name of the first finding above info, or :data:`CLEAN`."""
+    return next((finding.name for finding in diagnosis.findings if finding.level != "info"), CLEAN)
+
+
+def faulty(at: int, seed: int) -> str:
+    """What the first finding of a run of a scenario is."""
+    rng = np.random.default_rng([at, seed])
+    return first(diagnosed(SCENARIOS[at].make(rng), rng))
+
+
+def named(at: int, runs: int = FAULTY_RUNS) -> Counter[str]:
+    """The same of many runs."""
+    return Counter(faulty(at, seed) for seed in range(runs))
+
+
+def false_alarms(seeds: Iterable[int]) -> dict[int, str]:
+    """First findings of healthy runs, of those that have any above info, by seed."""
+    found = {}
+    for seed in seeds:
+        rng = np.random.default_rng([len(SCENARIOS) + 1000, seed])
+        if (name := first(diagnosed(healthy(rng), rng))) != CLEAN:
+            found[seed] = name
+    return found

@@ -1,0 +1,110 @@
+"""``ratioscope diagnose``: what caused a mismatch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ratioscope.commands.outputs import PATH_HELP, console
+from ratioscope.commands.ranges import Steps, parse_steps
+from ratioscope.report.text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.text import Text
+
+    from ratioscope.diagnosis import Diagnosis, Finding
+
+CLEAN, FOUND, UNREADABLE = 0, 1, 3
+"""Exit codes; 2 is wrong usage."""
+SCHEMA = 1
+"""Version of what ``--json`` prints."""
+_STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+_CODES = "exit codes: 0 nothing above info, 1 a warning or an error, 2 wrong usage, 3 the run cannot be read"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describes the command."""
+    text = "say what caused a mismatch, with evidence and remedy, and what could not be checked"
+    parser = commands.add_parser("diagnose", help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_CODES)
+    parser.add_argument("path", help=f"{PATH_HELP}, or a trainer_state.json")
+    parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run_command=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does it."""
+    from ratioscope.diagnosis import diagnose
+    from ratioscope.diagnosis.reading import read_run
+
+    if not arguments.json:
+        from ratioscope.report.extras import require
+
+        require("rich")
+    try:
+        diagnosis = diagnose(read_run(arguments.path, steps=arguments.steps))
+    except Exception as failure:
+        text = f"{type(failure).__name__}: {plain(' '.join(str(failure).split()))}"
+        print(f"ratioscope: {text}", file=sys.stderr)
+        if arguments.json:
+            print(json.dumps(_as_json(arguments, None, text)))
+        return UNREADABLE
+    if arguments.json:
+        print(json.dumps(_as_json(arguments, diagnosis, None), allow_nan=False))
+    else:
+        terminal = console()
+        for line in _lines(arguments, diagnosis):
+            terminal.print(line)
+    return CLEAN if diagnosis.level == "info" else FOUND
+
+
+def _as_json(arguments: argparse.Namespace, diagnosis: Diagnosis | None, error: str | None) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "path": str(arguments.path),
+        "asked": arguments.steps.to_json(),
+        "diagnosis": None if diagnosis is None else diagnosis.to_json(),
+        "error": error,
+    }
+
+
+def _lines(arguments: argparse.Namespace, diagnosis: Diagnosis) -> Iterator[Text]:
+    from rich.text import Text
+
+    windows = f"{diagnosis.windows:,} window{'' if diagnosis.windows == 1 else 's'} of training"
+    steps = "" if diagnosis.steps is None else f", steps {diagnosis.steps[0]} to {diagnosis.steps[1]}"
+    yield Text(plain(str(arguments.path)), "bold").append(f"  {windows}{steps}", "dim not bold")
+    for finding in diagnosis.findings:
+        yield Text()
+        yield from _finding(finding)
+    if all(finding.level == "info" for finding in diagnosis.findings):
+        yield Text()
+        yield Text("Nothing above info was found." if diagnosis.passed else "Nothing could be checked.", "bold")
+    yield Text()
+    if diagnosis.explained:
+        yield Text(f"Shows too, and follows from the above: {', '.join(diagnosis.explained)}", "dim")
+    if diagnosis.passed:
+        yield Text(f"Checked and clean ({len(diagnosis.passed)}): {', '.join(diagnosis.passed)}", "green")
+    if diagnosis.not_checked:
+        yield Text(f"Not checked ({len(diagnosis.not_checked)}), which is not clean:", "bold")
+        reasons: dict[str, list[str]] = {}
+        for item in diagnosis.not_checked:
+            reasons.setdefault(item.why, []).append(item.name)
+        for why, names in reasons.items():
+            yield Text(f"  {', '.join(names)}: {plain(why)}", "dim")
+
+
+def _finding(finding: Finding) -> Iterator[Text]:
+    from rich.text import Text
+
+    first, last = finding.steps
+    where = f"step {first}" if first == last else f"steps {first} to {last}"
+    heading = Text(f"{finding.level.upper()}  ", _STYLES[finding.level]).append(finding.name, "bold")
+    yield heading.append(f"  {finding.meaning} ({finding.confidence} confidence, {where})", "not bold")
+    yield Text(f"  evidence: {plain(finding.evidence, 1000)}")
+    yield Text(f"  remedy:   {finding.remedy}")
+    yield Text(f"  source:   {finding.source}", "dim")

@@ -1,0 +1,136 @@
+"""What a diagnosis says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ratioscope.diagnosis.run import Run
+
+Level = Literal["info", "warning", "error"]
+"""Info: nothing to do. Warning: the loss is touched. Error: what is trained on is not what it seems to be."""
+
+Confidence = Literal["low", "medium", "high"]
+"""High: the numbers leave one cause, or the config says so. Medium: they point to it. Low: something else may do it."""
+
+LEVELS: tuple[Level, ...] = ("info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class Sign:
+    """That a cause shows in a run.
+
+    Attributes:
+        level: how grave it is.
+        confidence: how sure it is.
+        evidence: the numbers, in words.
+        steps: first and last step it was seen at; None for all that was looked at.
+    """
+
+    level: Level
+    confidence: Confidence
+    evidence: str
+    steps: tuple[int, int] | None = None
+
+
+class Unchecked(Exception):
+    """Raised by a check that cannot tell, with the reason."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that drives the engines apart.
+
+    Attributes:
+        name: short, for machines.
+        meaning: one line.
+        check: says whether it shows; None if not. Raises :class:`Unchecked` if that cannot be told.
+        remedy: what to do about it.
+        source: where it was reported or is derived.
+        explains: causes whose signs are only its consequences.
+    """
+
+    name: str
+    meaning: str
+    check: Callable[[Run], Sign | None]
+    remedy: str
+    source: str
+    explains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that shows.
+
+    Attributes:
+        name: the cause's.
+        meaning: the cause in one line.
+        level: how grave it is.
+        confidence: how sure it is.
+        evidence: the numbers, in words.
+        steps: first and last step it was seen at.
+        remedy: what to do about it.
+        source: where it was reported or is derived.
+    """
+
+    name: str
+    meaning: str
+    level: Level
+    confidence: Confidence
+    evidence: str
+    steps: tuple[int, int]
+    remedy: str
+    source: str
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """A cause that could not be looked for.
+
+    Attributes:
+        name: the cause's.
+        why: what was lacking.
+    """
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found, what could not be looked for, and what was looked for and not found.
+
+    Attributes:
+        findings: the most likely cause first, what may follow from others last.
+        not_checked: causes that nothing can be said of.
+        passed: names of causes that do not show.
+        explained: names of causes whose signs show and follow from a finding.
+        windows: how many windows of training it stands on.
+        steps: the first and the last; None without one.
+    """
+
+    findings: tuple[Finding, ...]
+    not_checked: tuple[NotChecked, ...]
+    passed: tuple[str, ...]
+    explained: tuple[str, ...]
+    windows: int
+    steps: tuple[int, int] | None
+
+    @property
+    def level(self) -> Level:
+        """The gravest of the findings' levels; ``"info"`` without one."""
+        return LEVELS[max((LEVELS.index(finding.level) for finding in self.findings), default=0)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "level": self.level,
+            "windows": self.windows,
+            "steps": None if self.steps is None else list(self.steps),
+            "findings": [{**asdict(finding), "steps": list(finding.steps)} for finding in self.findings],
+            "not_checked": [asdict(item) for item in self.not_checked],
+            "passed": list(self.passed),
+            "explained": list(self.explained),
+        }

@@ -1,0 +1,226 @@
+"""Causes that show over time or in the shape of the distribution: other weights, other experts, other arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+from ratioscope.diagnosis import limits
+from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.diagnosis.pool import Pool
+from ratioscope.diagnosis.run import Run
+
+
+def find_jump(parts: Sequence[Pool]) -> int | None:
+    """Index of the part from which on the distance is several times what it was, at once; None if there is none."""
+    values = _distances(parts)
+    if len(values) < limits.JUMP_PARTS:
+        return None
+    gaps = [later - earlier for earlier, later in pairwise(values)]
+    at = 1 + max(range(len(gaps)), key=gaps.__getitem__)
+    before, after = values[:at], values[at:]
+    error = math.hypot(parts[at - 1].abs_error, parts[at].abs_error)
+    jumps = (
+        sum(after) / len(after) >= limits.JUMP_FACTOR * sum(before) / len(before)
+        and min(after) > limits.JUMP_APART * max(before)
+        and gaps[at - 1] >= limits.JUMP_SHARE * (max(values) - min(values))
+        and gaps[at - 1] >= limits.CERTAIN * error
+    )
+    return at if jumps else None
+
+
+def is_growing(parts: Sequence[Pool]) -> bool:
+    """Whether the distance grows with time, by size, order and certainty."""
+    values = _distances(parts)
+    if len(values) < limits.GROWTH_PARTS:
+        return False
+    first, last = _thirds(values)
+    pairs = list(combinations(values, 2))
+    tau = sum((later > earlier) - (later < earlier) for earlier, later in pairs) / len(pairs)
+    third = len(first)
+    errors = [math.hypot(*(part.abs_error for part in side)) / third for side in (parts[:third], parts[-third:])]
+    mean_first, mean_last = sum(first) / third, sum(last) / third
+    return (
+        tau >= limits.GROWTH_TAU
+        and mean_last >= limits.GROWTH_FACTOR * mean_first
+        and mean_last - mean_first >= limits.CERTAIN * math.hypot(*errors)
+    )
+
+
+def wrong_weights(run: Run) -> Sign | None:
+    """Mean |d| jumps several times up between two windows and stays there."""
+    parts, at = run.filled, run.jump
+    if len(parts) < limits.JUMP_PARTS:
+        msg = f"needs {limits.JUMP_PARTS} windows to see a jump; got {len(parts)}"
+        raise Unchecked(msg)
+    if at is None:
+        return None
+    values = _distances(parts)
+    before, after = sum(values[:at]) / at, sum(values[at:]) / (len(values) - at)
+    text = f"mean |d| jumps from {before:.3g} to {after:.3g} ({after / max(before, 1e-12):.0f} times) between steps "
+    text += f"{parts[at - 1].last} and {parts[at].last}, and stays: as when other weights are loaded"
+    hints = ["engine.sleep_mode is on"] if run.setting("engine.sleep_mode") is True else []
+    return Sign("error", "high", "; ".join([text, *hints, *_adapter(run)]), (parts[at].first, parts[-1].last))
+
+
+def stale_weights(run: Run) -> Sign | None:
+    """Mean |d| grows in order over the run, to at least twice, and nothing resets it."""
+    parts = run.filled
+    if len(parts) < limits.GROWTH_PARTS:
+        msg = f"needs {limits.GROWTH_PARTS} windows to see growth; got {len(parts)}"
+        raise Unchecked(msg)
+    if not run.grows:
+        return None
+    values = _distances(parts)
+    first, last = (sum(side) / len(side) for side in _thirds(values))
+    rate = (last - first) / max(parts[-1].last - parts[0].last, 1) * 1.5
+    text = (
+        f"mean |d| grows from {first:.3g} in the first third to {last:.3g} in the last ({last / max(first, 1e-12):.1f} "
+    )
+    text += f"times, about {rate:.2g} a step) and no sync resets it"
+    sync = run.setting("engine.weight_sync")
+    hints = [] if sync == "unknown" else [f"the trainer sends its weights {sync}, which does not mean that they arrive"]
+    return Sign("error", "high", "; ".join([text, *hints, *_adapter(run)]), (parts[0].first, parts[-1].last))
+
+
+def grows_between_syncs(run: Run) -> Sign | None:
+    """Mean |d| grows to at least twice over several windows, falls back at once, and does so at even distances."""
+    parts = run.filled
+    if len(parts) < limits.GROWTH_PARTS or any(part.windows > 1 for part in parts):
+        msg = (
+            f"needs {limits.GROWTH_PARTS} windows that are not pooled; got {len(parts)} parts of {run.windows} windows"
+        )
+        raise Unchecked(msg)
+    values = _distances(parts)
+    resets = [
+        at
+        for at in range(1, len(values))
+        if values[at - 1] >= limits.RESET_FACTOR * values[at]
+        and values[at - 1] - values[at] >= limits.CERTAIN * math.hypot(parts[at - 1].abs_error, parts[at].abs_error)
+    ]
+    periods = {later - earlier for earlier, later in pairwise(resets)}
+    if len(resets) < limits.RESETS or len(periods) != 1 or periods == {1}:
+        return None
+    cycles = [values[at : at + min(periods)] for at in resets[:-1]]
+    if any(cycle[-1] < limits.RESET_FACTOR * cycle[0] for cycle in cycles):
+        return None
+    low, high = (sum(cycle[end] for cycle in cycles) / len(cycles) for end in (0, -1))
+    text = f"mean |d| grows from {low:.3g} to {high:.3g} and falls back every {min(periods)} windows, "
+    return Sign("warning", "high", f"{text}{len(resets)} times: the engine's weights are that old in between")
+
+
+def other_experts(run: Run) -> Sign | None:
+    """A narrow core and a second mode far off, with few tokens between them; not in a model without experts."""
+    pool = run.steady
+    found, experts = _second_mode(pool), run.number("trainer.num_experts")
+    if found is None or experts == 0:
+        return None
+    replay = run.setting("trainer.router_replay")
+    text = found + ("" if experts is None else f"; the model has {experts:.0f} experts, router replay {replay}")
+    return Sign("warning", "medium" if experts is None else "high", text)
+
+
+def outliers(run: Run) -> Sign | None:
+    """Single tokens beyond 5 nats, anywhere."""
+    pool = run.steady
+    absurd, n = pool.beyond(limits.TAIL_NATS), pool.enough(1)
+    mode = _second_mode(pool)
+    if mode is not None and run.number("trainer.num_experts") == 0:
+        return Sign("warning", "low", f"{mode}; the model has no experts that would explain it")
+    if not absurd or absurd > limits.OUTLIER_SHARE * n:
+        return None
+    worst = pool.need("token/log_ratio/abs_max")
+    text = f"{absurd:,} of {n:,.0f} tokens have |d| > {limits.TAIL_NATS:g} (largest {worst:.3g})"
+    if overflow := pool.get("counts/overflow"):
+        text += f", {overflow:,.0f} of which overflow float32"
+    return Sign("warning", "medium", text)
+
+
+def _second_mode(pool: Pool) -> str | None:
+    """Evidence of a mixture of two widths; None if the tail thins out as a tail does."""
+    n, core = pool.enough(20), pool.abs_quantile(0.7)
+    for cut in limits.TAIL_CUTS:
+        far = pool.beyond(cut)
+        between = pool.beyond(cut / 2.0) - far
+        least, most = (share * n for share in limits.MODE_SHARE)
+        if max(least, limits.MODE_TOKENS) <= far <= most and far >= between and core * limits.MODE_CORE <= cut:
+            text = (
+                f"{far / n:.1%} of tokens have |d| >= {cut:g} and only {between / n:.1%} lie between that and half of "
+            )
+            return f"{text}it, while 70 % are within {core:.2g}: two modes"
+    return None
+
+
+def noise(run: Run) -> Sign | None:
+    """Spread and nothing else: d is symmetric around 0 and the slope is 1. Information while mean |d| is small."""
+    pool = run.steady
+    apart, mean, spread = pool.abs_mean, pool.need("token/log_ratio/mean"), pool.need("token/log_ratio/std")
+    slope, outside = pool.get("calibration/slope"), pool.need("outside/0.9_1.1")
+    if not apart or abs(mean) > limits.SYMMETRIC * spread + 0.5 * spread**2 + 4.0 * spread / math.sqrt(pool.enough(1)):
+        return None
+    if slope is not None and abs(slope - 1.0) > 2.0 * limits.SLOPE_OFF:
+        return None
+    text = f"d is symmetric: mean {mean:+.2g}, spread {spread:.2g}, mean |d| {apart:.2g}; {outside:.1%} of ratios are "
+    text += "outside 0.9 to 1.1"
+    dtypes = [str(run.setting(name)) for name in ("engine.dtype", "trainer.weights_dtype")]
+    if "unknown" not in dtypes:
+        text += f"; engine {dtypes[0]}, trainer {dtypes[1]}"
+    return Sign("warning" if apart >= limits.FAR else "info", "medium", text)
+
+
+def unexplained(run: Run) -> Sign | None:
+    """Mean |d| is large and none of the other signatures fits."""
+    pool = run.steady
+    if pool.abs_mean < limits.FAR:
+        return None
+    text, pearson = f"mean |d| is {pool.abs_mean:.3g} nats, and no signature fits", pool.get("calibration/pearson")
+    if pearson is None or pearson >= limits.STRANGERS:
+        return Sign("warning", "low", text)
+    text += f"; both sides correlate by {pearson:.2f} only, as where other tokens or contexts are compared"
+    return Sign("error", "low", text)
+
+
+def length_collapse(run: Run) -> Sign | None:
+    """In a sequence mode: mean d times length, or the spread of D, leaves weights of nothing or of one row."""
+    if run.level != "sequence":
+        msg = "applies to sequence modes only" if run.level else "the rule is unknown"
+        raise Unchecked(msg)
+    pool = run.steady
+    rows, mean, total = (
+        pool.need("counts/rows"),
+        pool.need("token/log_ratio/mean"),
+        pool.need("sequence/log_ratio/mean"),
+    )
+    if rows < limits.COLLAPSE_ROWS:
+        msg = f"{rows:.0f} rows are too few; needs {limits.COLLAPSE_ROWS}"
+        raise Unchecked(msg)
+    effective, length = pool.need("sequence/ess/raw"), pool.tokens / rows
+    wide = pool.need("sequence/log_ratio/std") >= limits.COLLAPSE_SPREAD
+    shrunk = abs(total) >= limits.COLLAPSE_NATS
+    if not (wide or shrunk or (effective <= limits.COLLAPSE_ESS and rows >= 1.5 / limits.COLLAPSE_ESS)):
+        return None
+    text = f"mean d {mean:+.3g} over {length:.0f} tokens makes {mean * length:+.3g} nats a row (measured {total:+.3g}, "
+    text += (
+        f"spread {pool.need('sequence/log_ratio/std'):.2g}); the raw sequence weights are worth {effective * rows:.1f} "
+    )
+    return Sign("warning", "high", f"{text}of {rows:.0f} rows, whatever a modified fraction says")
+
+
+def _adapter(run: Run) -> list[str]:
+    """What a config with an adapter suggests."""
+    kind, mode = run.setting("trainer.peft_type"), run.setting("engine.vllm_mode")
+    if kind in ("unknown", "none", None):
+        return []
+    return [
+        f"the adapter ({kind}, engine in {mode} mode) may not reach the engine; a version counter is no proof of it"
+    ]
+
+
+def _distances(parts: Sequence[Pool]) -> list[float]:
+    return [part.abs_mean for part in parts]
+
+
+def _thirds(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    third = max(len(values) // 3, 2)
+    return values[:third], values[-third:]

@@ -1,0 +1,156 @@
+"""Pool: neighbouring windows as one, with the statistics that checks ask for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ratioscope.diagnosis.findings import Unchecked
+from ratioscope.histogram import representatives
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from ratioscope.summary import RatioSummary
+
+_PREFIX = "ratioscope/"
+_ABS = np.abs(representatives())
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One window, or several neighbouring ones.
+
+    Attributes:
+        first: step of the first.
+        last: step of the last.
+        windows: how many they are.
+        summary: their merged state; None where only scalars are known.
+        known: scalars by full key, where there is no state.
+    """
+
+    first: int
+    last: int
+    windows: int
+    summary: RatioSummary | None
+    known: Mapping[str, float]
+
+    def merge(self, later: Pool) -> Pool:
+        """This pool and a later one as one. Of mere scalars, means are weighted by tokens."""
+        whole = replace(self, last=later.last, windows=self.windows + later.windows)
+        if self.summary is None or later.summary is None:
+            return replace(whole, known=_mix(self.known, later.known), summary=None)
+        one, other = self.summary, later.summary
+        if one.correction != other.correction:  # what the rule did cannot be pooled; the raw ratios can
+            one, other = replace(one, correction=None), replace(other, correction=None)
+        return replace(whole, summary=one.merge(other))
+
+    @cached_property
+    def scalars(self) -> Mapping[str, float]:
+        """Every statistic that has data."""
+        return self.known if self.summary is None else self.summary.metrics()
+
+    def get(self, name: str) -> float | None:
+        """A statistic by its key, which lacks ``ratioscope/``."""
+        return self.scalars.get(_PREFIX + name)
+
+    def need(self, name: str) -> float:
+        """The same.
+
+        Raises:
+            Unchecked: if it has no data here.
+        """
+        value = self.get(name)
+        if value is None:
+            msg = f"{_PREFIX}{name} is not in the record"
+            raise Unchecked(msg)
+        return value
+
+    @property
+    def state(self) -> RatioSummary:
+        """The merged state.
+
+        Raises:
+            Unchecked: if only scalars are known.
+        """
+        if self.summary is None:
+            msg = "needs the journal: a tracker has no histograms of this accuracy and no counts by place"
+            raise Unchecked(msg)
+        return self.summary
+
+    @property
+    def tokens(self) -> float:
+        """Valid tokens; 0 where nobody counted."""
+        return self.get("counts/tokens") or 0.0
+
+    def enough(self, tokens: int) -> float:
+        """Valid tokens.
+
+        Raises:
+            Unchecked: if they are fewer.
+        """
+        if self.summary is None and not self.tokens:
+            msg = "the number of tokens is not in the record"
+            raise Unchecked(msg)
+        if self.tokens < tokens:
+            msg = f"{self.tokens:.0f} tokens are too few; needs {tokens}"
+            raise Unchecked(msg)
+        return self.tokens
+
+    def _counts(self, histogram: str) -> NDArray[np.int64]:
+        from ratioscope.slots import HISTOGRAMS
+
+        counts: NDArray[np.int64] = self.state.histograms[HISTOGRAMS.index(histogram)].numpy()
+        return counts
+
+    def beyond(self, cut: float, *, histogram: str = "token_log_ratio") -> int:
+        """How many absolute log-ratios are at or above a cut, to the accuracy of a bucket (1.6 %)."""
+        return int(self._counts(histogram)[cut <= _ABS].sum())
+
+    def below(self, cut: float) -> int:
+        """How many log-ratios of tokens are at or below a negative cut, to the accuracy of a bucket."""
+        return int(self._counts("token_log_ratio")[: int(np.searchsorted(representatives(), cut))].sum())
+
+    def abs_quantile(self, q: float) -> float:
+        """Quantile of the absolute log-ratio of tokens, to the accuracy of a bucket."""
+        order = np.argsort(_ABS, kind="stable")
+        cumulative = np.cumsum(self._counts("token_log_ratio")[order])
+        at = int(np.searchsorted(cumulative, q * cumulative[-1]))
+        return float(_ABS[order][min(at, len(order) - 1)])
+
+    @property
+    def abs_mean(self) -> float:
+        """Mean absolute log-ratio of tokens, in nats."""
+        short = self.get("log_ratio/abs_mean")
+        return self.need("token/log_ratio/abs_mean") if short is None else short
+
+    @property
+    def abs_error(self) -> float:
+        """Standard error of that mean, of tokens that are independent; a tenth of it where the spread is unknown."""
+        mean, std = self.get("token/log_ratio/mean"), self.get("token/log_ratio/std")
+        if mean is None or std is None or not self.tokens:
+            return self.abs_mean / 10.0
+        variance = std**2 + mean**2 - self.abs_mean**2
+        return math.sqrt(max(variance, 0.0) / self.tokens)
+
+
+def _mix(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Scalars of two windows as one: counts add, extremes are extremes, the rest is weighted by tokens."""
+    key = f"{_PREFIX}counts/tokens"
+    weights = one.get(key, 1.0), other.get(key, 1.0)
+    total = sum(weights) or 1.0
+    mixed = {**one, **other}
+    for name in one.keys() & other.keys():
+        if name.startswith(f"{_PREFIX}counts/"):
+            mixed[name] = one[name] + other[name]
+        elif name.endswith(("max", "/min")):
+            mixed[name] = (min if name.endswith("/min") else max)(one[name], other[name])
+        else:
+            mixed[name] = (one[name] * weights[0] + other[name] * weights[1]) / total
+    return mixed

@@ -1,0 +1,168 @@
+"""Run: a run as checks see it, from its first window to its last in at most 64 pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any
+
+from ratioscope.diagnosis import limits
+from ratioscope.diagnosis.findings import Unchecked
+from ratioscope.diagnosis.pool import Pool
+from ratioscope.runconfig import UNKNOWN, lookup
+
+if TYPE_CHECKING:
+    from ratioscope.correction import Correction
+    from ratioscope.record import Record
+
+
+class Run:
+    """What checks ask.
+
+    Args:
+        windows: pools of one window each, in the order of their steps.
+        config: the run config, as :mod:`ratioscope.runconfig` makes it; empty if unknown.
+        correction: the rule in force, if known.
+    """
+
+    def __init__(
+        self, windows: Iterable[Pool], config: Mapping[str, Any], *, correction: Correction | None = None
+    ) -> None:
+        self.config = config
+        self.correction = correction
+        self.windows = 0
+        self.without_tokens: list[int] = []
+        """Steps of the windows that hold no valid token."""
+        self.parts: list[Pool] = []
+        self._span = 1
+        for window in windows:
+            self._add(window)
+
+    @classmethod
+    def of(cls, records: Iterable[Record], config: Mapping[str, Any] | None = None) -> Run:
+        """Reads the windows of training off records, one after the other."""
+        run = cls((), config or {})
+        for record in records:
+            if record.split == "train" and record.scalars:
+                run.correction = record.correction or run.correction
+                run._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
+        return run
+
+    def _add(self, window: Pool, *, known: Mapping[str, float] | None = None) -> None:
+        """Appends a window; neighbours are pooled evenly once there are too many."""
+        self.windows += 1
+        scalars = window.known if known is None else known
+        if not scalars.get("ratioscope/counts/tokens", 1.0):
+            self.without_tokens.append(window.last)
+        if self.parts and self.parts[-1].windows + window.windows <= self._span:
+            self.parts[-1] = self.parts[-1].merge(window)
+        else:
+            self.parts.append(window)
+        if len(self.parts) > limits.MOST_PARTS:
+            ends = range(0, len(self.parts), 2)
+            self.parts = [reduce(Pool.merge, self.parts[at : at + 2]) for at in ends]
+            self._span *= 2
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """Of the first and the last window."""
+        return (self.parts[0].first, self.parts[-1].last) if self.parts else None
+
+    @cached_property
+    def whole(self) -> Pool:
+        """All windows as one.
+
+        Raises:
+            Unchecked: if there is none.
+        """
+        if not self.parts:
+            msg = "no window of training"
+            raise Unchecked(msg)
+        return reduce(Pool.merge, self.parts)
+
+    @cached_property
+    def filled(self) -> list[Pool]:
+        """The parts that hold a valid token, or whose tokens nobody counted."""
+        return [part for part in self.parts if part.get("counts/tokens") != 0.0]
+
+    @cached_property
+    def jump(self) -> int | None:
+        """Index of the first of the filled parts after the distance jumped up and stayed; None if it never did."""
+        from ratioscope.diagnosis.policy import find_jump
+
+        return find_jump(self.filled)
+
+    @cached_property
+    def grows(self) -> bool:
+        """Whether the distance grows over the run, step by step."""
+        from ratioscope.diagnosis.policy import is_growing
+
+        return self.jump is None and is_growing(self.filled)
+
+    @cached_property
+    def steady_parts(self) -> list[Pool]:
+        """The parts in which a setting shows alone: before a jump, or the first quarter of a run that drifts."""
+        end = len(self.filled)
+        if self.jump is not None:
+            end = self.jump
+        elif self.grows:
+            end = max(1, end // 4)
+        return self.filled[:end]
+
+    @cached_property
+    def steady(self) -> Pool:
+        """These as one.
+
+        Raises:
+            Unchecked: if no window holds a valid token.
+        """
+        if not self.steady_parts:
+            msg = "no window holds a valid token"
+            raise Unchecked(msg)
+        return reduce(Pool.merge, self.steady_parts)
+
+    def setting(self, path: str) -> Any:
+        """A setting of the run config, or of what the user passed; ``runconfig.UNKNOWN`` where nobody knows."""
+        for root in (self.config, self.config.get("ratioscope"), self.config.get("user")):
+            value = lookup(root, path)
+            if value != UNKNOWN:
+                return value
+        return UNKNOWN
+
+    def number(self, path: str) -> float | None:
+        """A setting that is a number; None if it is none or unknown."""
+        value = self.setting(path)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
+    def level(self) -> str | None:
+        """Level of the rule in force; None if nobody knows one."""
+        if self.correction is not None:
+            return self.correction.level
+        found = self.setting("correction.level")
+        return found if found in ("token", "sequence") else None
+
+    def ratio_mean(self, pool: Pool) -> float:
+        """Mean raw ratio of tokens.
+
+        Raises:
+            Unchecked: if it is not in the record.
+        """
+        of_mode = pool.scalars.get("sampling/raw_importance_sampling_ratio/mean") if self.level == "token" else None
+        return pool.need("token/raw/mean") if of_mode is None else of_mode
+
+    def ratio_error(self, spread: float) -> float:
+        """Standard error of it over the steady parts: of independent tokens, or as the parts scatter if that is more.
+
+        Args:
+            spread: standard deviation of one token's ratio.
+        """
+        alone = spread / math.sqrt(self.steady.enough(1))
+        values = [(self.ratio_mean(part), part.tokens) for part in self.steady_parts]
+        if len(values) < limits.FEWEST_FOR_SCATTER:
+            return alone
+        total = sum(weight for _, weight in values)
+        mean = sum(value * weight for value, weight in values) / total
+        scatter = sum((weight / total) ** 2 * (value - mean) ** 2 for value, weight in values)
+        return max(alone, math.sqrt(scatter * len(values) / (len(values) - 1)))
