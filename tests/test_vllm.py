@@ -178,7 +178,7 @@ def test_mlflow_received_it(runs: dict[str, Run], mode: str) -> None:
     assert any("log_ratio_over_training" in path for path in pictures)
     assert len(pictures) >= 3
     stored = json.loads(read_mlflow_artifact(run.mlflow_uri, run_id, "ratioscope/histograms.json"))
-    (series,) = stored["ratioscope/hist/token_log_ratio"]
+    (series,) = stored["histograms"]["ratioscope/hist/token_log_ratio"]
     assert [window["steps"] for window in series["windows"]] == [[1, 1], [2, 2], [3, 3]]
     assert [sum(window["counts"]) for window in series["windows"]] == tokens
 

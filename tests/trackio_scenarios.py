@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from ratioscope.sync import sync
 from ratioscope.trackers import delivery
 from ratioscope.trackers.base import RunContext
 from ratioscope_integrations.trackers.trackio import TrackioTracker
+from tests.readback import read_trackio
 from tests.tracker_rows import CONFIG, make_row
 
 
@@ -70,8 +72,8 @@ def broken(folder: Path) -> None:
     for step in range(1, 31):
         _observe(recorder)
         recorder.flush(step=step)
-        time.sleep(0.05)
-    _wait_for(lambda: (folder / "trackio" / "ratioscope.db").exists())
+        if step == 10:
+            _wait_for(lambda: _has_rows(folder / "trackio"))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -149,6 +151,13 @@ def pair(folder: Path) -> None:
 def _observe(recorder: rs.Recorder, spread: float = 0.1, *, rows: int = 4, length: int = 16) -> None:
     rollout = -torch.rand(rows, length) - 0.3
     recorder.observe(rollout + spread * torch.randn(rows, length), rollout, torch.ones(rows, length))
+
+
+def _has_rows(folder: Path) -> bool:
+    try:
+        return any(run.rows for run in read_trackio(folder).values())
+    except sqlite3.OperationalError:  # no database yet, or no table
+        return False
 
 
 def _wait_for(true: Any) -> None:

@@ -150,6 +150,9 @@ class TrackioTracker:
         config["ratioscope"] = dict(context.config)
         if getattr(run, "_config_logged", False):  # the config travels with the first row, which is gone
             run._config_logged = False
+            for entry in list(getattr(run, "_queued_logs", ())):  # or waits still: of a batch the first config counts
+                if entry.get("config"):
+                    entry["config"] = {**entry["config"], "ratioscope": config["ratioscope"]}
 
 
 def _live_run() -> Run | None:
