@@ -16,14 +16,14 @@ IDS = [f"{at:02}-{scenario.cause}" for at, scenario in enumerate(SCENARIOS)]
 
 
 def test_healthy_runs_raise_nothing() -> None:
-    """Of 200 healthy runs of all sizes and noises at most 1 % raise anything above info."""
-    assert len(false_alarms(range(200))) <= 2
+    """Of 60 healthy runs of all sizes and noises none raises anything above info; the slow test has a thousand."""
+    assert false_alarms(range(60)) == {}
 
 
 @pytest.mark.parametrize("at", range(len(SCENARIOS)), ids=IDS)
 def test_each_cause_is_named(at: int) -> None:
-    """Of 12 runs with a fault each has that fault as its first finding."""
-    assert Counter(faulty(at, seed) for seed in range(12)) == {SCENARIOS[at].cause: 12}
+    """Of 6 runs with a fault each has that fault as its first finding; the slow test has two hundred."""
+    assert Counter(faulty(at, seed) for seed in range(6)) == {SCENARIOS[at].cause: 6}
 
 
 @pytest.mark.slow
