@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from dataclasses import dataclass
 from statistics import median
@@ -13,6 +12,7 @@ from ratioscope import sources
 from ratioscope.catalogue import CATALOGUE
 from ratioscope.journal_reader import JournalReader
 from ratioscope.timeline import Curve
+from ratioscope.trackers.base import prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -108,10 +108,11 @@ def read_curves(address: str | Path) -> Mapping[str, Curve]:
     if sources.tracker_of(address) is not None:
         return sources.read(address).scalars
     curves: dict[str, Curve] = {}
+    loads = sources.json_reader()
     with JournalReader(address) as journal:
         for body in journal.bodies():
-            stored = json.loads(body)
-            prefix = "" if stored["split"] == "train" else f"{stored['split']}/"
+            stored = loads(body)
+            prefix = prefix_of(stored["split"])
             for key, value in stored["scalars"].items():
                 curves.setdefault(prefix + key, Curve()).add(stored["step"], int(1000 * stored["time"]), value)
     return curves

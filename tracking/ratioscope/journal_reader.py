@@ -67,6 +67,11 @@ class JournalReader:
             for identifier, started, host, pid, restored_step, config in rows
         ]
 
+    def config(self) -> Mapping[str, Any]:
+        """The run config of the newest attempt; empty if there was none."""
+        attempts = self.attempts()
+        return attempts[-1].config if attempts else {}
+
     def records(self, *, superseded: bool = False) -> Iterator[Record]:
         """Records in the order of their step; with ``superseded``, all that were ever written, in their order."""
         from ratioscope.record import Record  # needs torch, which whoever reads bodies only can do without
@@ -81,14 +86,8 @@ class JournalReader:
             for (body,) in rows:
                 yield body
 
-    def first_records(self, limit: int = 16) -> list[Record]:
-        """The first records of the whole journal, in the order of writing."""
-        from ratioscope.record import Record
-
-        return [Record.from_json(json.loads(body)) for body in self.first_bodies(limit)]
-
     def first_bodies(self, limit: int = 16) -> list[str]:
-        """The same as JSON text."""
+        """The first records of the whole journal, in the order of writing, as JSON text."""
         return [body for (body,) in self._connection.execute("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))]
 
     def close(self) -> None:

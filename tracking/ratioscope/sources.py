@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ratioscope import histogram
 from ratioscope.journal_reader import JournalReader
 from ratioscope.timeline import Timeline
+from ratioscope.trackers.base import prefix_of
 from ratioscope.trackers.rows import RowMaker
 
 if TYPE_CHECKING:
@@ -60,13 +61,11 @@ def read_journal(path: Path, *, exponents: Mapping[str, int] | None = None) -> T
         FileNotFoundError: if there is no journal.
         JournalError: if the file is no journal, or of a newer version.
     """
-    loads = _loads()
+    loads = json_reader()
     rows = RowMaker(exponents=exponents)
     with JournalReader(path) as reader:
-        attempts = reader.attempts()
-        config = attempts[-1].config if attempts else {}
         folder = reader.path.resolve().parent.parent
-        timeline = Timeline(name=folder.name, source=str(path), config=config)
+        timeline = Timeline(name=folder.name, source=str(path), config=reader.config())
         for body in reader.first_bodies():
             _bins(loads(body), rows)  # the first records of all choose the widths, also where others took their place
         for body in reader.bodies():
@@ -78,7 +77,7 @@ def _add(timeline: Timeline, stored: Mapping[str, Any], rows: RowMaker) -> None:
     """Adds a stored record, without making tensors of all that it holds."""
     if not stored["scalars"] and not stored["events"]:
         return  # a log of the trainer's without a window
-    prefix = _prefix(stored)
+    prefix = prefix_of(stored["split"])
     scalars = {prefix + key: value for key, value in stored["scalars"].items() if key in rows.wanted}
     bins = _bins(stored, rows)
     timeline.add(stored["step"], stored["split"], stored["time"], scalars, bins, stored["events"])
@@ -92,15 +91,11 @@ def _bins(stored: Mapping[str, Any], rows: RowMaker) -> dict[str, Bins]:
         lambda name: histogram.from_sparse(sparse[name]),
         stored["scalars"],
         level=None if rule is None else rule["level"],
-        prefix=_prefix(stored),
+        prefix=prefix_of(stored["split"]),
     )
 
 
-def _prefix(stored: Mapping[str, Any]) -> str:
-    return "" if stored["split"] == "train" else f"{stored['split']}/"
-
-
-def _loads() -> Callable[[str], Any]:
+def json_reader() -> Callable[[str], Any]:
     """The faster of two readers of JSON, where it is installed."""
     try:
         import orjson

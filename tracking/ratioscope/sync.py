@@ -68,8 +68,7 @@ def sync(
         raise ValueError(msg)
     wanted = [tracker.name for tracker in resolve(to)] if to else None
     with JournalReader(path) as reader:
-        folder, attempts = _run_directory(reader.path), reader.attempts()
-    config = attempts[-1].config if attempts else {}
+        folder, config = _run_directory(reader.path), reader.config()
     own = config.get("recorder", {})
     context = RunContext(config=config, output_dir=folder, run_name=own.get("run_name"))
     rows = RowMaker(detail or own.get("detail", "standard"))

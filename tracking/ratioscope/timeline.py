@@ -81,7 +81,7 @@ class Timeline:
             curve = self.scalars.get(key)
             if curve is None:
                 curve = self.scalars[key] = Curve()
-            curve.steps.append(step)
+            curve.steps.append(step)  # as Curve.add does; half a million calls would be a tenth of a report's time
             curve.times.append(milliseconds)
             curve.values.append(value)
         for key, bins in histograms.items():

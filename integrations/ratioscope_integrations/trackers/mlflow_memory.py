@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratioscope.histogram import even_bins
 from ratioscope.history import History
+from ratioscope.trackers.base import prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,7 +135,7 @@ class Memory:
 
 def drawn(row: Row) -> dict[str, str]:
     """The histograms of a window to draw, by the key of their pictures' bins: those that the row has values of."""
-    prefix = "" if row.split == "train" else f"{row.split}/"
+    prefix = prefix_of(row.split)
     return {f"{prefix}pictures/{name}": name for name in DRAWN if f"{prefix}ratioscope/hist/{name}" in row.histograms}
 
 

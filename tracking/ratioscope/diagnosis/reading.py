@@ -41,9 +41,8 @@ def read_run(address: str | Path, *, steps: Container[int] | None = None) -> Run
     if state is not None:
         return Run(_windows(_logged(state), steps), {})
     with JournalReader(address) as journal:
-        attempts = journal.attempts()
-        config = attempts[-1].config if attempts else {}
-        return Run.of((record for record in journal.records() if steps is None or record.step in steps), config)
+        wanted = (record for record in journal.records() if steps is None or record.step in steps)
+        return Run.of(wanted, journal.config())
 
 
 def _windows(rows: Iterable[tuple[int, Mapping[str, float]]], steps: Container[int] | None) -> Iterator[Pool]:

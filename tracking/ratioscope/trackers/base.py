@@ -60,6 +60,11 @@ class Row:
     logs: Mapping[str, float] = field(default_factory=dict)
 
 
+def prefix_of(split: str) -> str:
+    """What stands before the keys of a split: nothing for the training, ``eval/`` for evaluations."""
+    return "" if split == "train" else f"{split}/"
+
+
 def grouped(logs: Mapping[str, float]) -> dict[str, float]:
     """A trainer's log under ``train/`` and ``eval/``, as transformers' reporters group it for W&B and TensorBoard."""
     return {

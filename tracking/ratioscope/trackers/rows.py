@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ratioscope import metrics
 from ratioscope.histogram import even_bins, view_exponent
-from ratioscope.trackers.base import Row
+from ratioscope.trackers.base import Row, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +51,7 @@ class RowMaker:
             reported: that the trainer itself reports the headline to this tracker, which is then left out, as it
                 is where the record's own ``logs`` carry it.
         """
-        prefix = "" if record.split == "train" else f"{record.split}/"
+        prefix = prefix_of(record.split)
         health = record.health if self._complete else {}
         wanted = self.wanted - self._carried if reported or record.logs else self.wanted
         scalars = {prefix + key: value for key, value in record.scalars.items() if key in wanted}
