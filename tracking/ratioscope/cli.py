@@ -6,13 +6,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ratioscope.commands import check, compare, diagnose, panels, report, sweep, sync
+from ratioscope.commands import check, compare, diagnose, panels, report, run, sweep, sync
 from ratioscope.report.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (report, compare, diagnose, sweep, check, sync, panels)
+COMMANDS = (run, report, compare, diagnose, sweep, check, sync, panels)
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 

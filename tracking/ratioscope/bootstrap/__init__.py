@@ -1,0 +1,3 @@
+"""What ``ratioscope run`` has Python start with."""
+
+from __future__ import annotations
