@@ -89,7 +89,7 @@ REFUSED_ONLY_OBSERVING: dict[str, tuple[Call, type[Exception], str]] = {
         ValueError,
         r"token_ids of shape \(2, 2\); expected \(2, 3\)",
     ),
-    "ids as a list": (changed(options={"token_ids": [[1, 2, 3]] * 2}), TypeError, "token_ids of type list"),
+    "ids as a flat list": (changed(options={"token_ids": [1, 2, 3]}), TypeError, "token_ids of type list"),
     "(B, 1) advantages": (
         changed(options={"advantages": torch.zeros(2, 1)}),
         ValueError,

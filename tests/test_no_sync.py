@@ -116,6 +116,18 @@ def test_observing_never_waits_for_the_device(rule: rs.Correction | None) -> Non
     assert not watch.waits
 
 
+@pytest.mark.parametrize("rule", RULES[1:], ids=str)
+def test_a_packed_batch_makes_no_wait_either(rule: rs.Correction) -> None:
+    """With a packing that was made beforehand, correcting and observing packed tensors wait for nothing."""
+    packing = rs.Packing.of(cu_seqlens=[0, 5, 10, 15], max_length=5)
+    train, rollout, mask = (tensor.flatten() for tensor in batch())
+    recorder = rs.Recorder(correction=rule)
+    with Watch() as watch:
+        recorder.correct(train, rollout, mask, packing=packing)
+    assert watch.operations > 100
+    assert not watch.waits
+
+
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_observing_needs_no_data(rule: rs.Correction | None) -> None:
     """Observing works on tensors that have no data at all, which any read of a value would fail on."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ratioscope.histogram import Bins
     from ratioscope.journal_reader import JournalReader
     from ratioscope.journal_schema import JournalError
+    from ratioscope.layouts import Packing
     from ratioscope.observation import Observation
     from ratioscope.record import Record
     from ratioscope.recorder import Recorder
@@ -32,6 +33,7 @@ __all__ = [
     "JournalReader",
     "MemoryTracker",
     "Observation",
+    "Packing",
     "RatioSummary",
     "Record",
     "Recorder",
@@ -53,6 +55,7 @@ _HOME = {
     "JournalReader": "journal_reader",
     "MemoryTracker": "trackers.memory",
     "Observation": "observation",
+    "Packing": "layouts",
     "RatioSummary": "summary",
     "Record": "record",
     "Recorder": "recorder",

@@ -15,6 +15,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ratioscope.layouts import Packing
+
 Level = Literal["token", "sequence"]
 """What one ratio belongs to: a token, or a whole row (exp of the *sum* of its log-ratios)."""
 
@@ -162,6 +164,7 @@ def correct(
     mask: torch.Tensor,
     *,
     correction: Correction,
+    packing: Packing | None = None,
 ) -> torch.Tensor:
     """Importance weights of the rollout's tokens under the trainer's policy: the correction step itself.
 
@@ -173,20 +176,29 @@ def correct(
         rollout_logps: ``(B, T)`` the same under the engine that sampled them.
         mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
         correction: the rule.
+        packing: where the rows lie, for ``(N,)`` tensors.
 
     Returns:
-        float32 weights, detached: ``(B, T)`` at the token level, ``(B, 1)`` at the sequence level.
+        float32 weights, detached: ``(B, T)`` at the token level, ``(B, 1)`` at the sequence level; with a packing
+        always ``(N,)``, one for each token, 1 outside of all rows.
 
     Raises:
         ValueError: if the shapes differ or are not two-dimensional.
         TypeError: if the log-probabilities are not floating-point tensors.
     """
+    from ratioscope.layouts import padded
     from ratioscope.observation import check_batch, step_log_ratio
 
+    packed = train_logps
+    if packing is not None:
+        train_logps, rollout_logps, mask = padded(
+            packing, train_logps=train_logps, rollout_logps=rollout_logps, mask=mask
+        )
     check_batch(train_logps, rollout_logps, mask)
     with torch.no_grad():
         log_ratio = step_log_ratio(train_logps.detach().float(), rollout_logps.detach().float(), mask)
-        return correction.apply(correction.raw_ratio(log_ratio))
+        weights = correction.apply(correction.raw_ratio(log_ratio))
+    return weights if packing is None else packing.unpad(weights, total=len(packed))
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

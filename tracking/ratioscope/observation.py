@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
+from ratioscope.layouts import Packing, padded
+
 POSITIVE_LOGP_SLACK = 1e-4
 """A rollout log-probability above this is no log-probability; rounding alone can reach slightly above 0."""
 
-Logps = torch.Tensor | Sequence[Sequence[float | None]]
-"""Log-probabilities: a ``(B, T)`` tensor, or one list a row in which None or a missing tail is a missing token."""
+Logps = torch.Tensor | Sequence[Sequence[float | None]] | Sequence[torch.Tensor]
+"""Log-probabilities: a ``(B, T)`` or nested tensor, ``(N,)`` with a packing, or one list or 1-D tensor a row, in which
+None or a missing tail is a missing token."""
+
+Mask = torch.Tensor | Sequence[Sequence[int]] | Sequence[torch.Tensor]
+"""A bool or 0/1 mask in any of these layouts; what a short row lacks is masked out."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,11 @@ class Observation:
         cls,
         train_logps: Logps,
         rollout_logps: Logps,
-        mask: torch.Tensor | Sequence[Sequence[int]],
+        mask: Mask,
         *,
         advantages: torch.Tensor | Sequence[float] | None = None,
-        token_ids: torch.Tensor | None = None,
+        token_ids: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        packing: Packing | None = None,
     ) -> Observation:
         """Checks and casts a batch, without a host sync and without touching the caller's tensors.
 
@@ -67,6 +74,7 @@ class Observation:
             mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
             advantages: ``(B,)`` advantage of each row.
             token_ids: ``(B, T)`` ids of the sampled tokens, by which the worst of them are told.
+            packing: where the rows lie if the tensors are ``(N,)``. Other layouts are described at :data:`Logps`.
 
         Raises:
             ValueError: if a shape is not exactly as stated; nothing is broadcast.
@@ -75,18 +83,21 @@ class Observation:
         if mask is None:
             msg = "got mask=None; expected a bool or 0/1 tensor of the log-probabilities' shape"
             raise TypeError(msg)
-        if not isinstance(mask, torch.Tensor):
-            mask = torch.as_tensor(mask)
-        absent = torch.zeros((), dtype=torch.bool, device=mask.device)
-        train_logps, absent_train = _as_tensor("train_logps", train_logps, mask)
-        rollout_logps, absent_rollout = _as_tensor("rollout_logps", rollout_logps, mask)
+        in_mask: torch.Tensor
+        ids: torch.Tensor | None
+        train_rows, rollout_rows, in_mask, ids = padded(
+            packing, train_logps=train_logps, rollout_logps=rollout_logps, mask=mask, token_ids=token_ids
+        )
+        absent = torch.zeros((), dtype=torch.bool, device=in_mask.device)
+        train, absent_train = _as_tensor("train_logps", train_rows, in_mask)
+        rollout, absent_rollout = _as_tensor("rollout_logps", rollout_rows, in_mask)
         if advantages is not None and not isinstance(advantages, torch.Tensor):
-            advantages = torch.as_tensor(advantages, dtype=torch.float32, device=mask.device)
-        check_batch(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
+            advantages = torch.as_tensor(advantages, dtype=torch.float32, device=in_mask.device)
+        check_batch(train, rollout, in_mask, advantages=advantages, token_ids=ids)
 
-        train, rollout = train_logps.detach().float(), rollout_logps.detach().float()
-        step = step_log_ratio(train, rollout, mask)
-        masked_in = mask.detach() != 0
+        train, rollout = train.detach().float(), rollout.detach().float()
+        step = step_log_ratio(train, rollout, in_mask)
+        masked_in = in_mask.detach() != 0
         for part in (absent_train, absent_rollout):
             absent = absent if part is None else absent | part
         missing = masked_in & absent
@@ -111,7 +122,7 @@ class Observation:
             infinite=infinite,
             positive=positive,
             advantages=None if advantages is None else advantages.detach().float(),
-            token_ids=None if token_ids is None else token_ids.detach().to(train.device, torch.int64),
+            token_ids=None if ids is None else ids.detach().to(train.device, torch.int64),
         )
 
 
@@ -162,23 +173,40 @@ def check_batch(
 
 
 def _as_tensor(name: str, logps: Logps, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A tensor as it is; lists as a float32 tensor padded to the mask's width, with where a value was missing."""
+    """A tensor as it is; rows as a float32 tensor padded to the mask's width, with where a value was missing."""
     if isinstance(logps, torch.Tensor):
         return logps, None
     try:
-        rows = [[None if value is None else float(value) for value in row] for row in logps]
+        rows = [_as_row(row, mask.device) for row in logps]
     except TypeError as error:
         msg = f"got {name} of type {type(logps).__name__}; expected a floating-point tensor of shape (B, T), "
         msg += "or one list a row of numbers and None"
         raise TypeError(msg) from error
-    width = mask.shape[1] if mask.dim() == 2 else max(map(len, rows), default=0)
-    rows = [[*row, *[None] * (width - len(row))] for row in rows]
-    too_long = next((len(row) for row in rows if len(row) > width), None)
+    lengths = [len(values) for values, _ in rows]
+    width = mask.shape[1] if mask.dim() == 2 else max(lengths, default=0)
+    too_long = next((length for length in lengths if length > width), None)
     if too_long is not None:
         msg = f"got a row of {too_long} log-probabilities; expected at most {width}, the mask's width"
         raise ValueError(msg)
-    missing = torch.tensor([[value is None for value in row] for row in rows], dtype=torch.bool, device=mask.device)
-    filled = [[float("nan") if value is None else value for value in row] for row in rows]
-    tensor = torch.tensor(filled, dtype=torch.float32, device=mask.device)
-    shape = (len(rows), width)
-    return tensor.reshape(shape), missing.reshape(shape)
+    values = torch.full((len(rows), width), torch.nan, device=mask.device)
+    missing = torch.ones((len(rows), width), dtype=torch.bool, device=mask.device)
+    for row, (given, absent) in enumerate(rows):
+        values[row, : len(given)], missing[row, : len(given)] = given, absent
+    return values, missing
+
+
+def _as_row(row: object, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The float32 values of a row, NaN where there is none, and where that is.
+
+    Raises:
+        TypeError: if it is no flat row of numbers and None.
+    """
+    if isinstance(row, torch.Tensor):
+        if row.dim() != 1 or not row.dtype.is_floating_point:
+            msg = f"got a row of shape {tuple(row.shape)} and dtype {row.dtype}"
+            raise TypeError(msg)
+        return row.detach().float().to(device), torch.zeros(len(row), dtype=torch.bool, device=device)
+    values = [None if value is None else float(value) for value in row]  # type: ignore[attr-defined]
+    filled = [torch.nan if value is None else value for value in values]
+    absent = torch.tensor([value is None for value in values], dtype=torch.bool, device=device)
+    return torch.tensor(filled, dtype=torch.float32, device=device), absent

@@ -14,7 +14,7 @@ from ratioscope.collective import is_main_rank
 from ratioscope.correction import Correction, correct
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
-from ratioscope.observation import Logps, Observation
+from ratioscope.observation import Logps, Mask, Observation
 from ratioscope.output import Output
 from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     import torch
     import torch.distributed as dist
+
+    from ratioscope.layouts import Packing
 
 
 class Recorder:
@@ -135,11 +137,12 @@ class Recorder:
         self,
         train_logps: Logps,
         rollout_logps: Logps,
-        mask: torch.Tensor | Sequence[Sequence[int]],
+        mask: Mask,
         *,
         advantages: torch.Tensor | Sequence[float] | None = None,
-        token_ids: torch.Tensor | None = None,
+        token_ids: torch.Tensor | Sequence[torch.Tensor] | None = None,
         applied: torch.Tensor | None = None,
+        packing: Packing | None = None,
         split: str = "train",
     ) -> None:
         """Adds one batch to the window. Touches no tensor of the caller's, keeps no graph and makes no host sync.
@@ -151,6 +154,8 @@ class Recorder:
             advantages: ``(B,)`` advantage of each row.
             token_ids: ``(B, T)`` ids of the sampled tokens.
             applied: the weights that the loss really uses; checked against the rule's own, on the device.
+            packing: where the rows lie if the tensors are packed, ``(N,)``. Nested tensors and one list or 1-D tensor a
+                row are taken as well.
             split: ``"train"`` or ``"eval"``; each has its own window.
 
         Raises:
@@ -158,7 +163,12 @@ class Recorder:
             TypeError: if the log-probabilities are not floating-point.
         """
         with self._windows.counting_failure(split):
-            observation = Observation.of(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
+            observation = Observation.of(
+                train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids, packing=packing
+            )
+            if applied is not None and packing is not None and self.correction is not None:
+                applied = packing.pad("applied", applied)
+                applied = applied if self.correction.level == "token" else applied[:, :1]
             summary = RatioSummary.observe(observation, correction=self.correction, applied=applied)
         self._windows.add(split, summary)
 
@@ -170,12 +180,13 @@ class Recorder:
         *,
         advantages: torch.Tensor | None = None,
         token_ids: torch.Tensor | None = None,
+        packing: Packing | None = None,
         split: str = "train",
     ) -> torch.Tensor:
         """The correction step itself, recorded: :func:`ratioscope.correct` and :meth:`observe` in one call.
 
         Returns:
-            float32 weights: ``(B, T)`` at the token level, ``(B, 1)`` at the sequence level.
+            float32 weights: ``(B, T)`` at the token level, ``(B, 1)`` at the sequence level; with a packing ``(N,)``.
 
         Raises:
             ValueError: if the recorder has no correction, or a shape is not exactly as stated.
@@ -185,7 +196,7 @@ class Recorder:
             msg = "got correct() on a recorder without a correction; pass correction=Correction(...) to Recorder, "
             msg += "or call observe() to watch raw ratios only"
             raise ValueError(msg)
-        weights = correct(train_logps, rollout_logps, mask, correction=self.correction)
+        weights = correct(train_logps, rollout_logps, mask, correction=self.correction, packing=packing)
         self.observe(
             train_logps,
             rollout_logps,
@@ -193,6 +204,7 @@ class Recorder:
             advantages=advantages,
             token_ids=token_ids,
             applied=weights,
+            packing=packing,
             split=split,
         )
         return weights

@@ -16,7 +16,7 @@ import torch
 
 from ratioscope import histogram, slots
 from ratioscope.lengths import LENGTH_COUNTS, N_LENGTHS
-from ratioscope.observation import Logps, Observation
+from ratioscope.observation import Logps, Mask, Observation
 from ratioscope.reduction import reduce
 from ratioscope.shifted import rescale
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ratioscope.correction import Correction
+    from ratioscope.layouts import Packing
 
 _SIZES = (
     len(MAXIMA),
@@ -223,28 +224,33 @@ class RatioSummary:
 def summarize(
     train_logps: Logps,
     rollout_logps: Logps,
-    mask: torch.Tensor | Sequence[Sequence[int]],
+    mask: Mask,
     *,
     correction: Correction | None = None,
     advantages: torch.Tensor | Sequence[float] | None = None,
-    token_ids: torch.Tensor | None = None,
+    token_ids: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    packing: Packing | None = None,
 ) -> RatioSummary:
     """Summarises one batch.
 
     Args:
-        train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer, in nats; or one list a
-            row, in which None and a missing tail stand for a token that has none.
+        train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer, in nats; or a nested tensor,
+            or ``(N,)`` with a packing, or one list or 1-D tensor a row, in which None and a missing tail stand for a
+            token that has none.
         rollout_logps: ``(B, T)`` the same under the engine that sampled them.
         mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
         correction: the rule whose effect is to be counted.
         advantages: ``(B,)`` advantage of each row.
         token_ids: ``(B, T)`` ids of the sampled tokens.
+        packing: where the rows lie, for ``(N,)`` tensors.
 
     Raises:
         ValueError: if a shape is not exactly as stated.
         TypeError: if the log-probabilities are not floating-point.
     """
-    observation = Observation.of(train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids)
+    observation = Observation.of(
+        train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids, packing=packing
+    )
     return RatioSummary.observe(observation, correction=correction)
 
 
