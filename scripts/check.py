@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import layers
+
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = "slow or distributed or trackers or trl or vllm or wheel"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -35,10 +37,10 @@ class Outcome:
     left_out: tuple[str, ...] = ()
 
 
-def tool(module: str, *arguments: str) -> bool:
-    """Runs a module of this environment, and tells whether it succeeded."""
+def tool(module: str, *arguments: str, python: str = sys.executable) -> bool:
+    """Runs a module of this environment, or of another, and tells whether it succeeded."""
     print(f"$ {module} {' '.join(arguments)}", flush=True)
-    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT).returncode == 0
+    return subprocess.run([python, "-m", module, *arguments], cwd=ROOT).returncode == 0
 
 
 def lint() -> Outcome:
@@ -75,11 +77,28 @@ def browser() -> Outcome:
     return Outcome(True, ("tests in a browser: no Chromium with chromedriver on the PATH",))
 
 
-def run_pytest(*arguments: str) -> Outcome:
+def other_versions() -> Outcome:
+    """Other versions of TRL, other frameworks and trackers, each in an environment that lies over this one."""
+    passed, left_out = True, list[str]()
+    for name in layers.names():
+        os.environ[layers.VARIABLE] = name
+        try:
+            outcome = run_pytest(layers.tests(name), python=str(layers.make(name)))
+        except subprocess.CalledProcessError as error:
+            print(f"layer {name}: {error}", flush=True)
+            outcome = Outcome(False)
+        finally:
+            del os.environ[layers.VARIABLE]
+        passed &= outcome.passed
+        left_out.extend(outcome.left_out)
+    return Outcome(passed, tuple(left_out))
+
+
+def run_pytest(*arguments: str, python: str = sys.executable) -> Outcome:
     """Runs pytest and reads from its report what was skipped."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        passed = tool("pytest", *arguments, f"--junitxml={report}")
+        passed = tool("pytest", *arguments, f"--junitxml={report}", python=python)
         return Outcome(passed, tuple(skipped(report)) if report.exists() else ())
 
 
@@ -91,7 +110,13 @@ def skipped(report: Path) -> Iterator[str]:
                 yield f"{case.get('classname')}::{case.get('name')}: {reason.get('message')}"
 
 
-STAGES: dict[str, Callable[[], Outcome]] = {"lint": lint, "unit": unit, "slow": slow, "browser": browser}
+STAGES: dict[str, Callable[[], Outcome]] = {
+    "lint": lint,
+    "unit": unit,
+    "slow": slow,
+    "layers": other_versions,
+    "browser": browser,
+}
 
 
 def main() -> int:
