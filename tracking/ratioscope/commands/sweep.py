@@ -113,7 +113,7 @@ def _records(arguments: argparse.Namespace) -> Iterator[Record]:
         arguments.parser.error(f"got {arguments.path}; a tracker has even bins only, expected a journal")
     with JournalReader(arguments.path) as journal:
         for record in journal.records():
-            if record.split == "train" and record.step in arguments.steps:
+            if record.split == "train" and record.scalars and record.step in arguments.steps:
                 yield record
 
 

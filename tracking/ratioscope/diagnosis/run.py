@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ratioscope.correction import Correction
     from ratioscope.record import Record
 
+_TOKENS = "ratioscope/counts/tokens"
+
 
 class Run:
     """What checks ask.
@@ -37,7 +39,7 @@ class Run:
         self.parts: list[Pool] = []
         self._span = 1
         for window in windows:
-            self._add(window)
+            self.add(window)
 
     @classmethod
     def of(cls, records: Iterable[Record], config: Mapping[str, Any] | None = None) -> Run:
@@ -46,15 +48,26 @@ class Run:
         for record in records:
             if record.split == "train" and record.scalars:
                 run.correction = record.correction or run.correction
-                run._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
+                empty = () if record.scalars.get(_TOKENS, 1.0) else (record.step,)
+                run.add(Pool(record.step, record.step, 1, record.summary, {}), without_tokens=empty)
         return run
 
-    def _add(self, window: Pool, *, known: Mapping[str, float] | None = None) -> None:
-        """Appends a window; neighbours are pooled evenly once there are too many."""
-        self.windows += 1
-        scalars = window.known if known is None else known
-        if not scalars.get("ratioscope/counts/tokens", 1.0):
-            self.without_tokens.append(window.last)
+    @property
+    def room(self) -> int:
+        """How many windows may come as one pool next, so that the parts are as if they had come one by one."""
+        return (self._span - self.parts[-1].windows if self.parts else 0) or self._span
+
+    def add(self, window: Pool, *, without_tokens: Iterable[int] | None = None) -> None:
+        """Appends a window, or as many as there is :attr:`room` for; neighbours are pooled evenly if too many.
+
+        Args:
+            window: later than those before.
+            without_tokens: steps of its windows that hold no valid token; by default its own scalars say it.
+        """
+        self.windows += window.windows
+        if without_tokens is None:
+            without_tokens = () if window.known.get(_TOKENS, 1.0) else (window.last,)
+        self.without_tokens += without_tokens
         if self.parts and self.parts[-1].windows + window.windows <= self._span:
             self.parts[-1] = self.parts[-1].merge(window)
         else:
