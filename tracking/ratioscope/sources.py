@@ -86,7 +86,9 @@ def _add(timeline: Timeline, stored: Mapping[str, Any], rows: RowMaker) -> None:
     if not stored["scalars"] and not stored["events"]:
         return  # a log of the trainer's without a window
     prefix = prefix_of(stored["split"])
-    scalars = {prefix + key: value for key, value in stored["scalars"].items() if key in rows.wanted}
+    scalars = {key: value for key, value in stored["scalars"].items() if key in rows.wanted}
+    if prefix:
+        scalars = {prefix + key: value for key, value in scalars.items()}
     counts_of = _counts(stored)
     bins = _bins(stored, rows, counts_of)
     if timeline.pooled is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property, reduce
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ MOST_AT_ONCE = 256
 """Windows that are kept as numbers before they become one state."""
 
 _TOKENS = "ratioscope/counts/tokens"
-_sums, _counts = itemgetter(*SUMS), itemgetter(*COUNTS)
+_maxima, _sums, _counts = itemgetter(*MAXIMA), itemgetter(*SUMS), itemgetter(*COUNTS)
 
 
 class Pooled:
@@ -123,13 +124,14 @@ class _Chunk:
         self.rule: Mapping[str, Any] | None = None
         self.steps: list[int] = []
         self.without_tokens: list[int] = []
-        self._maxima: list[list[float]] = []
+        self._maxima: list[Sequence[Any]] = []
         self._sums: list[Sequence[Any]] = []
-        self._counts: list[Sequence[int]] = []
-        self._histograms = np.zeros((len(HISTOGRAMS), histogram.N_BUCKETS), dtype=np.int64)
-        self._lengths: list[Mapping[str, Any]] = []
+        self._counts: list[Sequence[Any]] = []
+        self._histograms = [np.zeros(histogram.N_BUCKETS, dtype=np.int64) for _ in HISTOGRAMS]
+        self._lengths = {name: [0] * N_LENGTHS for name in LENGTH_COUNTS}
         self._log_ratios: list[float] = []
-        self._tables: dict[str, list[tuple[list[str], list[Any]]]] = {"tokens": [], "rows": []}
+        self._tokens = _Worst(worst.TOKEN_COLUMNS, N_TOKENS)
+        self._rows = _Worst(worst.ROW_COLUMNS, N_ROWS)
 
     def add(self, stored: Mapping[str, Any], counts_of: Callable[[str], NDArray[np.int64]]) -> None:
         """Adds a window."""
@@ -137,18 +139,20 @@ class _Chunk:
         self.steps.append(stored["step"])
         if not stored["scalars"].get(_TOKENS, 1.0):
             self.without_tokens.append(stored["step"])
-        maxima = state["maxima"].get
-        self._maxima.append([maxima(name, -np.inf) for name in MAXIMA])
-        self._sums.append(_slots(_sums, SUMS, state["sums"]))
-        self._counts.append(_slots(_counts, COUNTS, state["counts"]))
-        for row, name in zip(self._histograms, HISTOGRAMS, strict=True):
-            row += counts_of(name)
-        self._lengths.append(state.get("lengths", {}))
-        top = state.get("top", {})
-        self._log_ratios += top.get("log_ratios", ())
-        for name, tables in self._tables.items():
-            if table := top.get(name):
-                tables.append((table["columns"], table["rows"]))
+        self._maxima.append(_slots(_maxima, MAXIMA, state["maxima"], -np.inf))
+        self._sums.append(_slots(_sums, SUMS, state["sums"], 0))
+        self._counts.append(_slots(_counts, COUNTS, state["counts"], 0))
+        for total, name in zip(self._histograms, HISTOGRAMS, strict=True):
+            np.add(total, counts_of(name), out=total)
+        lengths = state.get("lengths", {})
+        for name, by_length in self._lengths.items():
+            sparse = lengths.get(name, {})
+            for bucket, count in zip(sparse.get("buckets", ()), sparse.get("counts", ()), strict=True):
+                by_length[bucket] += count
+        if top := state.get("top"):
+            self._log_ratios += top["log_ratios"]
+            self._tokens.add(top["tokens"])
+            self._rows.add(top["rows"])
 
     def summary(self, correction: Correction | None) -> RatioSummary:
         """All windows as one state."""
@@ -156,44 +160,59 @@ class _Chunk:
         maxima = old.amax(dim=0)
         maxima[GENERATIONS] = old[:, GENERATIONS].sum()
         sums = rescale(torch.from_numpy(np.array(self._sums, dtype=np.float64)), old, maxima).sum(dim=0)
-        lengths = [
-            sum(histogram.from_sparse(each[name], size=N_LENGTHS) for each in self._lengths if name in each)
-            + np.zeros(N_LENGTHS, dtype=np.int64)
-            for name in LENGTH_COUNTS
-        ]
         known = torch.tensor(self._log_ratios, dtype=torch.float32).double()
-        columns = (worst.TOKEN_COLUMNS, N_TOKENS), (worst.ROW_COLUMNS, N_ROWS)
-        tables = (
-            _worst(found, *how) for found, how in zip(self._tables.values(), columns, strict=True)
-        )
         return RatioSummary(
             correction,
             maxima=maxima,
             sums=sums,
             counts=torch.from_numpy(np.array(self._counts, dtype=np.int64).sum(axis=0)),
-            histograms=torch.from_numpy(self._histograms),
-            lengths=torch.from_numpy(np.stack(lengths)),
-            top=Top.empty().merge(Top(known, *tables)),
+            histograms=torch.from_numpy(np.stack(self._histograms)),
+            lengths=torch.tensor(list(self._lengths.values()), dtype=torch.int64),
+            top=Top.empty().merge(Top(known, self._tokens.table(), self._rows.table())),
         )
 
 
-def _slots(take: Callable[[Mapping[str, Any]], Sequence[Any]], names: Iterable[str], found: Mapping[str, Any]) -> Any:
-    """Values in the order of the names; what an older journal lacks is 0."""
+def _slots(
+    take: Callable[[Mapping[str, Any]], Sequence[Any]], names: Iterable[str], found: Mapping[str, Any], missing: float
+) -> Sequence[Any]:
+    """Values in the order of the names; some are missing in an older journal, or where nothing was seen."""
     try:
         return take(found)
     except KeyError:
-        return [found.get(name, 0) for name in names]
+        return [found.get(name, missing) for name in names]
 
 
-def _worst(tables: Sequence[tuple[list[str], list[Any]]], columns: Sequence[str], size: int) -> torch.Tensor:
-    """The rows of several tables that may be among the worst of all, ``(n, len(columns))``, ties included."""
-    value = worst.KEYED[0]
-    sizes = [abs(row[names.index(value)]) for names, rows in tables for row in rows]
-    least = float(np.partition(sizes, -size)[-size]) if len(sizes) > size else 0.0
-    kept = []
-    for names, rows in tables:
-        at = names.index(value)
-        chosen = [row for row in rows if abs(row[at]) >= least]
-        if chosen:
-            kept.append(worst.from_json({"columns": names, "rows": chosen}, columns, len(chosen)))
-    return torch.from_numpy(np.concatenate(kept) if kept else np.zeros((0, len(columns))))
+class _Worst:
+    """What may be among the worst of many tables, found without reading each as numbers."""
+
+    def __init__(self, columns: Sequence[str], size: int) -> None:
+        self._columns, self._size = columns, size
+        self._kept: list[tuple[float, list[str], list[Any]]] = []
+        self._least = 0.0
+
+    def add(self, table: Mapping[str, Any]) -> None:
+        """Adds a table as :func:`ratioscope.worst.to_json` writes it."""
+        names = table["columns"]
+        at = names.index(worst.KEYED[0])
+        for row in table["rows"]:  # the worst first
+            value = abs(row[at])
+            if value < self._least:
+                break
+            self._kept.append((value, names, row))
+        if len(self._kept) > 4 * self._size:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Lets go of what is not among the worst; what ties with the last of them stays."""
+        if len(self._kept) > self._size:
+            self._least = sorted((kept[0] for kept in self._kept), reverse=True)[self._size - 1]
+            self._kept = [kept for kept in self._kept if kept[0] >= self._least]
+
+    def table(self) -> torch.Tensor:
+        """These, float64 ``(n, len(columns))``."""
+        self._trim()
+        tables = [
+            worst.from_json({"columns": names, "rows": rows}, self._columns, len(rows))
+            for names, rows in ((names, [row for *_, row in kept]) for names, kept in groupby(self._kept, itemgetter(1)))
+        ]
+        return torch.from_numpy(np.concatenate(tables) if tables else np.zeros((0, len(self._columns))))
