@@ -213,6 +213,8 @@ class _Worst:
         self._trim()
         tables = [
             worst.from_json({"columns": names, "rows": rows}, self._columns, len(rows))
-            for names, rows in ((names, [row for *_, row in kept]) for names, kept in groupby(self._kept, itemgetter(1)))
+            for names, rows in (
+                (names, [row for *_, row in kept]) for names, kept in groupby(self._kept, itemgetter(1))
+            )
         ]
         return torch.from_numpy(np.concatenate(tables) if tables else np.zeros((0, len(self._columns))))
