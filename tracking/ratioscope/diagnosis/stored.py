@@ -113,7 +113,7 @@ def diagnosis_of(timeline: Timeline) -> Diagnosis:
     for key, curve in timeline.scalars.items():
         if not key.startswith("eval/"):
             for step, value in zip(curve.steps, curve.values, strict=True):
-                rows.setdefault(step, {})[key] = value
+                rows.setdefault(step, {})[key] = float(value)
     return diagnose(Run((Pool(step, step, 1, None, found) for step, found in sorted(rows.items())), timeline.config))
 
 

@@ -28,7 +28,7 @@ def section(diagnosis: Diagnosis, *, scalars_only: bool) -> str:
     told = []
     if scalars_only:
         told.append(
-            "Read from scalars only, as a tracker has them: what needs the journal's histograms, places or worst tokens "
+            "Read from scalars only, as a tracker has them: what needs the journal's histograms or counts by place "
             "is among what was not checked."
         )
     if not grave(diagnosis):

@@ -143,7 +143,7 @@ def _rules(timeline: Timeline, tried: Panel | Absent) -> str:
     pooled = timeline.pooled.whole if timeline.pooled is not None else None
     advice = ""
     if pooled is not None and isinstance(tried, Panel):
-        advice = f'<p class="why">{parts.text(f"{rules.advice_of(pooled)} {SCOPE}", 1000)}</p>'
+        advice = f'<p class="advice">{parts.text(f"{rules.advice_of(pooled)} {SCOPE}", 1000)}</p>'
     return f'<section id="{rules.KEY}"><h2>What another threshold would do</h2>{advice}{parts.card(tried)}</section>'
 
 
@@ -183,7 +183,7 @@ def _name(run: Run) -> str:
 def _per_run(runs: Sequence[Run]) -> list[str]:
     """Verdict, exclusions and config of each run."""
     return [
-        f"<details><summary>{_name(run)}</summary>{parts.verdict_list(run.timeline)}"
+        f"<details><summary>{_name(run)}</summary>{parts.verdict_list(run.timeline, diagnosis_of(run.timeline))}"
         f"{parts.excluded_table(run.timeline)}{parts.event_details(run.timeline)}"
         f"{parts.config_details(run.timeline.config)}</details>"
         for run in runs

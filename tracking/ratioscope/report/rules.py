@@ -53,7 +53,7 @@ def rules_panel(timeline: Timeline) -> Panel | Absent:
     shown = pooled.own.mode if pooled.own else MODES[0]
     traces = [trace for mode in MODES for trace in _traces(pooled, mode, end, visible=mode == shown)]
     n = max(pooled.view.counts["token/n"], pooled.view.counts["sequence/n"])
-    floor = max(-7.0, math.floor(math.log10(1.0 / n)))
+    floor = max(-6.0, math.floor(math.log10(1.0 / n)))
     layout = base_layout(
         showlegend=False,
         hovermode="closest",
@@ -62,24 +62,25 @@ def rules_panel(timeline: Timeline) -> Panel | Absent:
             "title": {"text": "cap, the largest weight that is kept"},
             "type": "log",
             "range": [math.log10(LEAST) - 0.01, math.log10(end) + 0.01],
-            "tickvals": [value for value in (1.1, 1.5, 2, 3, 5, 10, 20, 50, 100) if value <= end * 1.01],
+            "tickvals": [value for value in (1.1, 2, 5, 10, 20, 50, 100) if value <= end * 1.01],
+            "tickangle": 0,
         },
         yaxis={
             "domain": [0.7, 1.0],
             "title": {"text": "modified"},
             "type": "log",
             "range": [floor, 0.05],
-            "tickvals": [10.0**exponent for exponent in range(int(floor), 1)],
-            "ticktext": [f"{100 * 10.0**exponent:g} %" for exponent in range(int(floor), 1)],
+            "tickvals": [10.0**exponent for exponent in range(0, int(floor) - 1, -2)],
+            "ticktext": [f"{100 * 10.0**exponent:g} %" for exponent in range(0, int(floor) - 1, -2)],
         },
         yaxis2={"domain": [0.36, 0.64], "title": {"text": "mean weight"}},
         yaxis3={"domain": [0.0, 0.3], "title": {"text": "ESS / n"}, "tickformat": ".4~%"},
     )
     metrics = ("ratioscope/modified/fraction", "ratioscope/ess/corrected")
     sentence = (
-        "What another upper bound would have changed, the mean weight that it would have left, and the effective sample "
-        "size of these weights, over all windows of training. Points are the caps of ratioscope sweep, bars and bands "
-        "hold the true number, and the diamond is the run's own rule as the training counted it."
+        "What another upper bound would have changed, the mean weight it would have left, and the effective sample size "
+        "of these weights, over all windows of training. Points are the caps of ratioscope sweep, bars and bands hold "
+        "the true number, and the diamond is the run's own rule as the training counted it."
     )
     note = ""
     if pooled.own is not None and pooled.own.lower is not None:
@@ -103,8 +104,8 @@ def _traces(pooled: Pool, mode: str, end: float, *, visible: bool) -> list[dict[
     """Band, line, points and the run's own rule, of each of the three numbers."""
     swept = _swept(pooled, mode)
     lower = next(iter(swept)).lower
-    edges = BOUNDARIES[(math.log(LEAST) <= BOUNDARIES) & (math.log(end) >= BOUNDARIES)][::EVERY]
-    caps = [math.exp(edge) for edge in edges.tolist()]
+    edges = BOUNDARIES[(math.log(LEAST) <= BOUNDARIES) & (math.log(end) >= BOUNDARIES)].tolist()
+    caps = [math.exp(edge) for edge in (*edges[:-1:EVERY], edges[-1])]
     line = [pooled.outcome(rule) for rule in grid(mode, lowers=[lower], uppers=caps)]
     points = [pooled.outcome(rule) for rule in swept if rule.upper is not None and rule != pooled.own]
     own = [pooled.outcome(pooled.own)] if pooled.own in swept and pooled.own and pooled.own.upper else []
