@@ -13,6 +13,8 @@ import torch
 import ratioscope as rs
 from ratioscope import cli, sources
 from ratioscope.diagnosis import Run, diagnose
+from ratioscope.diagnosis.stored import Pooled, diagnosis_of
+from ratioscope.histogram import from_sparse
 from ratioscope.journal_reader import JournalReader
 from ratioscope.report import cause
 from ratioscope.report.page import compare_html, report_html
@@ -96,11 +98,8 @@ def test_pools_are_those_of_the_records(tmp_path: Path) -> None:
     record(tmp_path, rs.Correction("token", "truncate", upper=1.3), windows=70)
     record(tmp_path / "other", None, windows=5)
     with JournalReader(tmp_path) as first, JournalReader(tmp_path / "other") as second:
-        bodies = [*first.bodies(), *second.bodies()] + [*first.bodies()]
+        bodies = [*first.bodies(), *second.bodies(), *first.bodies()]
         records = [*first.records(), *second.records(), *first.records()]
-    from ratioscope.diagnosis.stored import Pooled
-    from ratioscope.histogram import from_sparse
-
     pooled = Pooled({})
     for body in bodies:
         stored = json.loads(body)
@@ -139,11 +138,7 @@ def test_compare_names_each_runs_cause(tmp_path: Path, capsys: pytest.CaptureFix
     """In the terminal and on the page each run has its gravest finding."""
     shifted = record(tmp_path / "shifted", None, shift=0.3)
     healthy = record(tmp_path / "healthy", None)
-    names = [
-        cause.gravest(timeline.pooled.diagnosis)
-        for timeline in map(sources.read, (shifted, healthy))
-        if timeline.pooled
-    ]
+    names = [cause.gravest(diagnosis_of(sources.read(run))) for run in (shifted, healthy)]
     assert names[0] != names[1]
     assert cli.main(["compare", str(shifted), str(healthy)]) == 0
     shown = capsys.readouterr().out
