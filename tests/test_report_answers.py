@@ -149,7 +149,7 @@ def test_compare_names_each_runs_cause(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_scalars_alone_say_what_they_cannot() -> None:
-    """Of a run without a journal the page says that no threshold follows, and what was not checked, and is not clean."""
+    """Of a run without a journal the page says that no threshold follows and what was not checked."""
     timeline = make_timeline(20)
     text = report_html(timeline)
     assert "Read from scalars only" in text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from ratioscope.diagnosis import limits
 from ratioscope.diagnosis.findings import Unchecked
@@ -16,7 +16,36 @@ if TYPE_CHECKING:
     from ratioscope.correction import Correction
     from ratioscope.record import Record
 
-_TOKENS = "ratioscope/counts/tokens"
+
+class Part(Protocol):
+    """Neighbouring windows that merge with the next ones."""
+
+    @property
+    def windows(self) -> int:
+        """How many they are."""
+
+    def merge(self, later: Any, /) -> Self:
+        """This and a later one as one."""
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+def pooled_with(parts: list[_P], window: _P, span: int) -> int:
+    """Appends a window to parts of so many windows; neighbours are pooled evenly once there are too many.
+
+    Returns:
+        How many windows a part has from now on.
+    """
+    if parts and parts[-1].windows + window.windows <= span:
+        parts[-1] = parts[-1].merge(window)
+    else:
+        parts.append(window)
+    if len(parts) > limits.MOST_PARTS:
+        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+        parts[:] = [pair[0].merge(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+        return 2 * span
+    return span
 
 
 class Run:
@@ -39,7 +68,7 @@ class Run:
         self.parts: list[Pool] = []
         self._span = 1
         for window in windows:
-            self.add(window)
+            self._add(window)
 
     @classmethod
     def of(cls, records: Iterable[Record], config: Mapping[str, Any] | None = None) -> Run:
@@ -48,34 +77,37 @@ class Run:
         for record in records:
             if record.split == "train" and record.scalars:
                 run.correction = record.correction or run.correction
-                empty = () if record.scalars.get(_TOKENS, 1.0) else (record.step,)
-                run.add(Pool(record.step, record.step, 1, record.summary, {}), without_tokens=empty)
+                run._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
         return run
 
-    @property
-    def room(self) -> int:
-        """How many windows may come as one pool next, so that the parts are as if they had come one by one."""
-        return (self._span - self.parts[-1].windows if self.parts else 0) or self._span
-
-    def add(self, window: Pool, *, without_tokens: Iterable[int] | None = None) -> None:
-        """Appends a window, or as many as there is :attr:`room` for; neighbours are pooled evenly if too many.
+    @classmethod
+    def of_parts(
+        cls,
+        parts: Sequence[Pool],
+        config: Mapping[str, Any],
+        *,
+        correction: Correction | None,
+        without_tokens: list[int],
+    ) -> Run:
+        """A run whose windows are already pooled by :func:`pooled_with`.
 
         Args:
-            window: later than those before.
-            without_tokens: steps of its windows that hold no valid token; by default its own scalars say it.
+            parts: pools in the order of their steps.
+            config: the run config.
+            correction: the rule in force at the end.
+            without_tokens: steps of the windows that hold no valid token.
         """
-        self.windows += window.windows
-        if without_tokens is None:
-            without_tokens = () if window.known.get(_TOKENS, 1.0) else (window.last,)
-        self.without_tokens += without_tokens
-        if self.parts and self.parts[-1].windows + window.windows <= self._span:
-            self.parts[-1] = self.parts[-1].merge(window)
-        else:
-            self.parts.append(window)
-        if len(self.parts) > limits.MOST_PARTS:
-            ends = range(0, len(self.parts), 2)
-            self.parts = [reduce(Pool.merge, self.parts[at : at + 2]) for at in ends]
-            self._span *= 2
+        run = cls((), config, correction=correction)
+        run.parts, run.windows, run.without_tokens = list(parts), sum(part.windows for part in parts), without_tokens
+        return run
+
+    def _add(self, window: Pool, *, known: Mapping[str, float] | None = None) -> None:
+        """Appends a window."""
+        self.windows += 1
+        scalars = window.known if known is None else known
+        if not scalars.get("ratioscope/counts/tokens", 1.0):
+            self.without_tokens.append(window.last)
+        self._span = pooled_with(self.parts, window, self._span)
 
     @property
     def steps(self) -> tuple[int, int] | None:

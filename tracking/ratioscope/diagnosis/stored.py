@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 from functools import cached_property, reduce
 from itertools import groupby
@@ -15,12 +16,12 @@ from ratioscope import histogram, thresholds, worst
 from ratioscope.correction import Correction
 from ratioscope.diagnosis.causes import diagnose
 from ratioscope.diagnosis.pool import Pool
-from ratioscope.diagnosis.run import Run
+from ratioscope.diagnosis.run import Run, pooled_with
 from ratioscope.lengths import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.shifted import rescale
 from ratioscope.slots import COUNTS, GENERATIONS, HISTOGRAMS, MAXIMA, SUMS
 from ratioscope.summary import RatioSummary
-from ratioscope.top import N_ROWS, N_TOKENS, Top
+from ratioscope.top import N_LOG_RATIOS, N_ROWS, N_TOKENS, Top
 from ratioscope.view import View
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ratioscope.timeline import Timeline
 
 MOST_AT_ONCE = 256
-"""Windows that are kept as numbers before they become one state."""
+"""Windows of a part that are kept as rows of numbers before they become one."""
 
 _TOKENS = "ratioscope/counts/tokens"
 _maxima, _sums, _counts = itemgetter(*MAXIMA), itemgetter(*SUMS), itemgetter(*COUNTS)
@@ -48,9 +49,13 @@ class Pooled:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._run = Run((), config)
+        self._config = config
         self._rules: dict[Correction | None, None] = {}
-        self._chunk = _Chunk()
+        self._last: Any = ()
+        self._correction: Correction | None = None
+        self._parts: list[_Chunk] = []
+        self._span = 1
+        self._without_tokens: list[int] = []
 
     def add(self, stored: Mapping[str, Any], counts_of: Callable[[str], NDArray[np.int64]]) -> None:
         """Adds a record; evaluations and logs without a window are left out.
@@ -62,31 +67,30 @@ class Pooled:
         if stored["split"] != "train" or not stored["scalars"]:
             return
         rule = stored["correction"]
-        if self._chunk.steps and rule != self._chunk.rule:
-            self._close()
-        if not self._chunk.steps:
-            correction = None if rule is None else Correction.from_json(rule)
-            self._rules.pop(correction, None)
-            self._rules[correction] = None
-            self._run.correction = correction or self._run.correction
-        self._chunk.rule = rule
-        self._chunk.add(stored, counts_of)
-        if len(self._chunk.steps) >= min(self._run.room, MOST_AT_ONCE):
-            self._close()
+        if rule != self._last:
+            self._last, self._correction = rule, None if rule is None else Correction.from_json(rule)
+            self._rules.pop(self._correction, None)
+            self._rules[self._correction] = None
+        if not stored["scalars"].get(_TOKENS, 1.0):
+            self._without_tokens.append(stored["step"])
+        parts = self._parts
+        if parts and parts[-1].windows < self._span:
+            parts[-1].add(stored, counts_of, self._correction)
+        else:
+            chunk = _Chunk()
+            chunk.add(stored, counts_of, self._correction)
+            self._span = pooled_with(parts, chunk, self._span)
 
-    def _close(self) -> None:
-        """Makes one state of what is kept as numbers."""
-        chunk, self._chunk = self._chunk, _Chunk()
-        if chunk.steps:
-            summary = chunk.summary(None if chunk.rule is None else Correction.from_json(chunk.rule))
-            pool = Pool(chunk.steps[0], chunk.steps[-1], len(chunk.steps), summary, {})
-            self._run.add(pool, without_tokens=chunk.without_tokens)
-
-    @property
+    @cached_property
     def run(self) -> Run:
         """The run as checks see it."""
-        self._close()
-        return self._run
+        ruled = [rule for rule in self._rules if rule is not None]
+        return Run.of_parts(
+            [Pool(chunk.first, chunk.last, chunk.windows, chunk.summary(), {}) for chunk in self._parts],
+            self._config,
+            correction=ruled[-1] if ruled else None,
+            without_tokens=self._without_tokens,
+        )
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
@@ -118,56 +122,94 @@ def diagnosis_of(timeline: Timeline) -> Diagnosis:
 
 
 class _Chunk:
-    """Windows of one rule that follow each other, as plain numbers."""
+    """Neighbouring windows as plain numbers: one row for each, or for many that were already merged."""
 
     def __init__(self) -> None:
-        self.rule: Mapping[str, Any] | None = None
-        self.steps: list[int] = []
-        self.without_tokens: list[int] = []
-        self._maxima: list[Sequence[Any]] = []
-        self._sums: list[Sequence[Any]] = []
-        self._counts: list[Sequence[Any]] = []
+        self.windows = 0
+        self.first = self.last = 0
+        self.rules: set[Correction | None] = set()
+        self._maxima, self._sums, self._counts = array("d"), array("d"), array("q")
         self._histograms = [np.zeros(histogram.N_BUCKETS, dtype=np.int64) for _ in HISTOGRAMS]
-        self._lengths = {name: [0] * N_LENGTHS for name in LENGTH_COUNTS}
-        self._log_ratios: list[float] = []
+        self._lengths = [np.zeros(N_LENGTHS, dtype=np.int64) for _ in LENGTH_COUNTS]
+        self._log_ratios = array("d")
         self._tokens = _Worst(worst.TOKEN_COLUMNS, N_TOKENS)
         self._rows = _Worst(worst.ROW_COLUMNS, N_ROWS)
 
-    def add(self, stored: Mapping[str, Any], counts_of: Callable[[str], NDArray[np.int64]]) -> None:
-        """Adds a window."""
+    def add(
+        self,
+        stored: Mapping[str, Any],
+        counts_of: Callable[[str], NDArray[np.int64]],
+        correction: Correction | None,
+    ) -> None:
+        """Adds the window that follows."""
         state = stored["state"]
-        self.steps.append(stored["step"])
-        if not stored["scalars"].get(_TOKENS, 1.0):
-            self.without_tokens.append(stored["step"])
-        self._maxima.append(_slots(_maxima, MAXIMA, state["maxima"], -np.inf))
-        self._sums.append(_slots(_sums, SUMS, state["sums"], 0))
-        self._counts.append(_slots(_counts, COUNTS, state["counts"], 0))
+        self.first = self.first if self.windows else stored["step"]
+        self.last = stored["step"]
+        self.windows += 1
+        self.rules.add(correction)
+        self._maxima.extend(_numbers(_slots(_maxima, MAXIMA, state["maxima"], -np.inf)))
+        self._sums.extend(_numbers(_slots(_sums, SUMS, state["sums"], 0.0)))
+        self._counts.extend(_slots(_counts, COUNTS, state["counts"], 0))
         for total, name in zip(self._histograms, HISTOGRAMS, strict=True):
             np.add(total, counts_of(name), out=total)
         lengths = state.get("lengths", {})
-        for name, by_length in self._lengths.items():
-            sparse = lengths.get(name, {})
-            for bucket, count in zip(sparse.get("buckets", ()), sparse.get("counts", ()), strict=True):
-                by_length[bucket] += count
+        for by_length, name in zip(self._lengths, LENGTH_COUNTS, strict=True):
+            sparse = lengths.get(name)
+            if sparse and sparse["buckets"]:
+                by_length[sparse["buckets"]] += sparse["counts"]
         if top := state.get("top"):
-            self._log_ratios += top["log_ratios"]
+            self._log_ratios.extend(top["log_ratios"])
             self._tokens.add(top["tokens"])
             self._rows.add(top["rows"])
+        if len(self._maxima) > MOST_AT_ONCE * len(MAXIMA):
+            self._fold()
 
-    def summary(self, correction: Correction | None) -> RatioSummary:
-        """All windows as one state."""
-        old = torch.from_numpy(np.array(self._maxima, dtype=np.float64))
+    def merge(self, later: _Chunk) -> _Chunk:
+        """Takes over a later one."""
+        self.windows, self.last = self.windows + later.windows, later.last
+        self.rules |= later.rules
+        for mine, theirs in (
+            (self._maxima, later._maxima),
+            (self._sums, later._sums),
+            (self._counts, later._counts),
+            (self._log_ratios, later._log_ratios),
+        ):
+            mine.extend(theirs)
+        for total, more in zip(self._histograms + self._lengths, later._histograms + later._lengths, strict=True):
+            np.add(total, more, out=total)
+        self._tokens.merge(later._tokens)
+        self._rows.merge(later._rows)
+        if len(self._maxima) > MOST_AT_ONCE * len(MAXIMA):
+            self._fold()
+        return self
+
+    def _fold(self) -> None:
+        """Makes one row of all."""
+        maxima, sums, counts = self._folded()
+        self._maxima, self._sums = array("d", maxima.tolist()), array("d", sums.tolist())
+        self._counts = array("q", counts.tolist())
+        self._log_ratios = array("d", sorted(self._log_ratios, reverse=True)[:N_LOG_RATIOS])
+
+    def _folded(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Maxima, sums and counts of all."""
+        old = torch.from_numpy(np.array(self._maxima)).view(-1, len(MAXIMA))
         maxima = old.amax(dim=0)
         maxima[GENERATIONS] = old[:, GENERATIONS].sum()
-        sums = rescale(torch.from_numpy(np.array(self._sums, dtype=np.float64)), old, maxima).sum(dim=0)
-        known = torch.tensor(self._log_ratios, dtype=torch.float32).double()
+        sums = rescale(torch.from_numpy(np.array(self._sums)).view(-1, len(SUMS)), old, maxima).sum(dim=0)
+        counts = torch.from_numpy(np.array(self._counts).reshape(-1, len(COUNTS)).sum(axis=0))
+        return maxima, sums, counts
+
+    def summary(self) -> RatioSummary:
+        """All windows as one state; the rule is named if it was the same in all."""
+        maxima, sums, counts = self._folded()
+        known = torch.from_numpy(np.array(self._log_ratios, dtype=np.float32)).double()
         return RatioSummary(
-            correction,
+            next(iter(self.rules)) if len(self.rules) == 1 else None,
             maxima=maxima,
             sums=sums,
-            counts=torch.from_numpy(np.array(self._counts, dtype=np.int64).sum(axis=0)),
+            counts=counts,
             histograms=torch.from_numpy(np.stack(self._histograms)),
-            lengths=torch.tensor(list(self._lengths.values()), dtype=torch.int64),
+            lengths=torch.from_numpy(np.stack(self._lengths)),
             top=Top.empty().merge(Top(known, self._tokens.table(), self._rows.table())),
         )
 
@@ -180,6 +222,14 @@ def _slots(
         return take(found)
     except KeyError:
         return [found.get(name, missing) for name in names]
+
+
+def _numbers(values: Sequence[Any]) -> array[float]:
+    """Floats, of which a journal writes those that are not finite as text."""
+    try:
+        return array("d", values)
+    except TypeError:
+        return array("d", map(float, values))
 
 
 class _Worst:
@@ -201,6 +251,11 @@ class _Worst:
             self._kept.append((value, names, row))
         if len(self._kept) > 4 * self._size:
             self._trim()
+
+    def merge(self, later: _Worst) -> None:
+        """Takes over what another kept."""
+        self._kept += later._kept
+        self._trim()
 
     def _trim(self) -> None:
         """Lets go of what is not among the worst; what ties with the last of them stays."""

@@ -78,9 +78,9 @@ def rules_panel(timeline: Timeline) -> Panel | Absent:
     )
     metrics = ("ratioscope/modified/fraction", "ratioscope/ess/corrected")
     sentence = (
-        "What another upper bound would have changed, the mean weight it would have left, and the effective sample size "
-        "of these weights, over all windows of training. Points are the caps of ratioscope sweep, bars and bands hold "
-        "the true number, and the diamond is the run's own rule as the training counted it."
+        "What another upper bound would have changed, the mean weight it would have left, and the effective sample "
+        "size of these weights, over all windows of training. Points are the caps of ratioscope sweep, bars and bands "
+        "hold the true number, and the diamond is the run's own rule as the training counted it."
     )
     note = ""
     if pooled.own is not None and pooled.own.lower is not None:
