@@ -168,13 +168,10 @@ class _Chunk:
         """Takes over a later one."""
         self.windows, self.last = self.windows + later.windows, later.last
         self.rules |= later.rules
-        for mine, theirs in (
-            (self._maxima, later._maxima),
-            (self._sums, later._sums),
-            (self._counts, later._counts),
-            (self._log_ratios, later._log_ratios),
-        ):
-            mine.extend(theirs)
+        self._maxima.extend(later._maxima)
+        self._sums.extend(later._sums)
+        self._counts.extend(later._counts)
+        self._log_ratios.extend(later._log_ratios)
         for total, more in zip(self._histograms + self._lengths, later._histograms + later._lengths, strict=True):
             np.add(total, more, out=total)
         self._tokens.merge(later._tokens)
