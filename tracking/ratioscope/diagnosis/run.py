@@ -23,9 +23,11 @@ class Part(Protocol):
     @property
     def windows(self) -> int:
         """How many they are."""
+        ...
 
     def merge(self, later: Any, /) -> Self:
         """This and a later one as one."""
+        ...
 
 
 _P = TypeVar("_P", bound=Part)
