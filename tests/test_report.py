@@ -206,15 +206,16 @@ def test_one_sequence_that_carries_the_batch_is_named(tmp_path: Path) -> None:
 
 
 def test_weights_that_differ_from_the_rule_come_first(tmp_path: Path) -> None:
-    """Weights that are not the rule's are the first thing that is said."""
+    """Weights that are not the rule's are the first thing that is said, as a cause and with their windows."""
     with rs.Recorder(correction=rs.Correction("token", "truncate", upper=1.2), output_dir=tmp_path) as recorder:
         logps = -torch.rand(ROWS, TOKENS) - 1.0
         mask = torch.ones(ROWS, TOKENS, dtype=torch.bool)
         recorder.observe(logps + 0.01, logps, mask, applied=torch.full((ROWS, TOKENS), 7.0))
         recorder.flush(step=3)
-    first = verdict(read(tmp_path))[0]
-    assert first.level == "bad"
-    assert "in 1 window, last at step 3" in first.text
+    cause, windows = verdict(read(tmp_path))[:2]
+    assert (cause.level, windows.level) == ("bad", "bad")
+    assert "not_applied" in cause.text
+    assert "in 1 window, last at step 3" in windows.text
 
 
 def test_names_from_outside_are_text() -> None:

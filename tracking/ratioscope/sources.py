@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from ratioscope.trackers.rows import RowMaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from ratioscope.histogram import Bins
 
@@ -61,13 +65,19 @@ def read_journal(path: Path, *, exponents: Mapping[str, int] | None = None) -> T
         FileNotFoundError: if there is no journal.
         JournalError: if the file is no journal, or of a newer version.
     """
+    from ratioscope.diagnosis.stored import Pooled
+
     loads = json_reader()
     rows = RowMaker(exponents=exponents)
     with JournalReader(path) as reader:
         folder = reader.path.resolve().parent.parent
         timeline = Timeline(name=folder.name, source=str(path), config=reader.config())
+        timeline.pooled = Pooled(timeline.config)
         for body in reader.first_bodies():
-            _bins(loads(body), rows)  # the first records of all choose the widths, also where others took their place
+            first = loads(body)
+            _bins(
+                first, rows, _counts(first)
+            )  # the first records of all choose the widths, also where others took their place
         for body in reader.bodies():
             _add(timeline, loads(body), rows)
     return timeline
@@ -78,17 +88,27 @@ def _add(timeline: Timeline, stored: Mapping[str, Any], rows: RowMaker) -> None:
     if not stored["scalars"] and not stored["events"]:
         return  # a log of the trainer's without a window
     prefix = prefix_of(stored["split"])
-    scalars = {prefix + key: value for key, value in stored["scalars"].items() if key in rows.wanted}
-    bins = _bins(stored, rows)
+    scalars = {key: value for key, value in stored["scalars"].items() if key in rows.wanted}
+    if prefix:
+        scalars = {prefix + key: value for key, value in scalars.items()}
+    counts_of = _counts(stored)
+    bins = _bins(stored, rows, counts_of)
+    if timeline.pooled is not None:
+        timeline.pooled.add(stored, counts_of)
     timeline.add(stored["step"], stored["split"], stored["time"], scalars, bins, stored["events"])
 
 
-def _bins(stored: Mapping[str, Any], rows: RowMaker) -> dict[str, Bins]:
-    """Even bins of a stored record's histograms."""
+def _counts(stored: Mapping[str, Any]) -> Callable[[str], NDArray[np.int64]]:
+    """Bucket counts of a stored record's histograms by name, each made once."""
     sparse = stored["state"]["histograms"]
+    return cache(lambda name: histogram.from_sparse(sparse.get(name, {})))
+
+
+def _bins(stored: Mapping[str, Any], rows: RowMaker, counts_of: Callable[[str], NDArray[np.int64]]) -> dict[str, Bins]:
+    """Even bins of a stored record's histograms."""
     rule = None if stored["state"]["counts"].get("disagreements") else stored["correction"]
     return rows.bins_of(
-        lambda name: histogram.from_sparse(sparse[name]),
+        counts_of,
         stored["scalars"],
         level=None if rule is None else rule["level"],
         prefix=prefix_of(stored["split"]),

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from ratioscope.sweep import Outcome
 
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+CAPS, POINTS = "1.1:5", 9
+"""Upper bounds that are tried unless others are asked for, and how many."""
 MAX_MODIFIED = 0.01
 """Largest fraction of ratios that a recommended rule may change."""
 MIN_ESS = 0.9
 """Smallest effective sample size, as a fraction, that a recommended rule may leave."""
+SCOPE = "It speaks of the weights; what is good for learning only training shows."
+"""What stands beside every recommendation."""
 
 _UNITS = {"token": "tokens", "sequence": "sequences"}
 

@@ -10,6 +10,7 @@ from ratioscope.history import History
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ratioscope.diagnosis.stored import Pooled
     from ratioscope.histogram import Bins
 
 
@@ -46,6 +47,8 @@ class Timeline:
         history: even bins of each histogram by key, ``ratioscope/hist/...``; bounded, so that old windows are pooled.
         events: step and text.
         windows: number of windows of each split.
+        pooled: the windows of training with their full state, for diagnosis and thresholds; None where only scalars
+            and even bins are known.
     """
 
     name: str = ""
@@ -55,6 +58,7 @@ class Timeline:
     history: History = field(default_factory=History)
     events: list[tuple[int, str]] = field(default_factory=list)
     windows: dict[str, int] = field(default_factory=dict)
+    pooled: Pooled | None = field(default=None, repr=False, compare=False)
 
     def add(
         self,

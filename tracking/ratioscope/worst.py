@@ -144,10 +144,16 @@ def to_json(table: NDArray[np.float64], columns: Sequence[str]) -> dict[str, Any
 def from_json(data: Mapping[str, Any], columns: Sequence[str], size: int) -> NDArray[np.float64]:
     """Inverse of :func:`to_json`, ``(size, len(columns))``; unknown columns are ignored, missing ones are unknown."""
     table = np.zeros((size, len(columns)))
-    names = data.get("columns", [])
-    for slot, values in zip(table, data.get("rows", []), strict=False):
-        row = dict(zip(names, values, strict=True))
-        slot[:] = [_ABSENT.get(name, 0.0) if row.get(name) is None else _read(name, row[name]) for name in columns]
+    rows = data.get("rows", [])[:size]
+    if not rows:
+        return table
+    names = list(data["columns"])
+    values = np.array(rows, dtype=np.float64)  # null becomes NaN
+    for at, name in enumerate(columns):
+        known = values[:, names.index(name)] if name in names else np.full(len(rows), np.nan)
+        if name in _NUMBERS:
+            known = known.astype(np.float32).astype(np.float64)
+        table[: len(rows), at] = np.where(np.isnan(known), _ABSENT.get(name, 0.0), known)
     return table
 
 
@@ -175,7 +181,3 @@ def _cell(name: str, value: float) -> float | int | None:
     if math.isnan(value):
         return None
     return short(value) if name in _NUMBERS else int(value)
-
-
-def _read(name: str, value: float) -> float:
-    return float(np.float32(value)) if name in _NUMBERS else float(value)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Version of what ``--json`` prints."""
-_CAPS = "1.1:5"
 _FALLBACK = ("token_truncate", "sequence_mask")
 
 
@@ -29,7 +28,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("path", help="a run's output directory, or its journal")
     modes = "token_truncate, token_mask, sequence_truncate, sequence_mask (default: the run's own)"
     parser.add_argument("--modes", metavar="MODE[,MODE]", help=modes)
-    cap = f"upper bounds: a range 1.1:5, one ratio, none, or several with commas (default: {_CAPS})"
+    cap = "upper bounds: a range 1.1:5, one ratio, none, or several with commas (default: 1.1:5)"
     parser.add_argument("--clip-max", metavar="BOUNDS", help=cap)
     floor = "lower bounds, likewise; upper ones are then the run's own unless given (default: the run's own)"
     parser.add_argument("--clip-min", metavar="BOUNDS", help=floor)
@@ -113,20 +112,20 @@ def _records(arguments: argparse.Namespace) -> Iterator[Record]:
         arguments.parser.error(f"got {arguments.path}; a tracker has even bins only, expected a journal")
     with JournalReader(arguments.path) as journal:
         for record in journal.records():
-            if record.split == "train" and record.step in arguments.steps:
+            if record.split == "train" and record.scalars and record.step in arguments.steps:
                 yield record
 
 
 def _rules(arguments: argparse.Namespace, own: Correction | None) -> dict[str, list[Correction]]:
     """What is tried, by mode."""
-    from ratioscope.thresholds import grid
+    from ratioscope.thresholds import CAPS, grid
 
     rules = {}
     for mode in dict.fromkeys(arguments.modes or ([own.mode] if own else _FALLBACK)):
         like = own if own is not None and own.level == mode.partition("_")[0] else None
         lowers, uppers = arguments.clip_min, arguments.clip_max
         if uppers is None:
-            uppers = parse_bounds(_CAPS, arguments.points) if lowers is None else [like.upper if like else None]
+            uppers = parse_bounds(CAPS, arguments.points) if lowers is None else [like.upper if like else None]
         if lowers is None:
             lowers = [like.lower if like else None]
         rules[mode] = grid(mode, lowers=lowers, uppers=uppers, own=own)

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ratioscope import formulas
+from ratioscope.thresholds import SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _NONE = "–"
 _OWN = "this run"
-_SCOPE = "It speaks of the weights; what is good for learning only training shows."
 
 
 def render(
@@ -55,7 +55,7 @@ def render(
             parts.insert(-1, Text("of single windows: the median, and the worst with its step", "dim"))
             parts.append(_worst_table(listed, [(step, each[mode]) for step, each in windows], pooled.own))
     if advice:
-        parts += [Text(), Text(f"{advice} {_SCOPE}")]
+        parts += [Text(), Text(f"{advice} {SCOPE}")]
     return Group(*parts)
 
 

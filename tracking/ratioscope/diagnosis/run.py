@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from ratioscope.diagnosis import limits
 from ratioscope.diagnosis.findings import Unchecked
@@ -15,6 +15,39 @@ from ratioscope.runconfig import UNKNOWN, lookup
 if TYPE_CHECKING:
     from ratioscope.correction import Correction
     from ratioscope.record import Record
+
+
+class Part(Protocol):
+    """Neighbouring windows that merge with the next ones."""
+
+    @property
+    def windows(self) -> int:
+        """How many they are."""
+        ...
+
+    def merge(self, later: Any, /) -> Self:
+        """This and a later one as one."""
+        ...
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+def pooled_with(parts: list[_P], window: _P, span: int) -> int:
+    """Appends a window to parts of so many windows; neighbours are pooled evenly once there are too many.
+
+    Returns:
+        How many windows a part has from now on.
+    """
+    if parts and parts[-1].windows + window.windows <= span:
+        parts[-1] = parts[-1].merge(window)
+    else:
+        parts.append(window)
+    if len(parts) > limits.MOST_PARTS:
+        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+        parts[:] = [pair[0].merge(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+        return 2 * span
+    return span
 
 
 class Run:
@@ -49,20 +82,34 @@ class Run:
                 run._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
         return run
 
+    @classmethod
+    def of_parts(
+        cls,
+        parts: Sequence[Pool],
+        config: Mapping[str, Any],
+        *,
+        correction: Correction | None,
+        without_tokens: list[int],
+    ) -> Run:
+        """A run whose windows are already pooled by :func:`pooled_with`.
+
+        Args:
+            parts: pools in the order of their steps.
+            config: the run config.
+            correction: the rule in force at the end.
+            without_tokens: steps of the windows that hold no valid token.
+        """
+        run = cls((), config, correction=correction)
+        run.parts, run.windows, run.without_tokens = list(parts), sum(part.windows for part in parts), without_tokens
+        return run
+
     def _add(self, window: Pool, *, known: Mapping[str, float] | None = None) -> None:
-        """Appends a window; neighbours are pooled evenly once there are too many."""
+        """Appends a window."""
         self.windows += 1
         scalars = window.known if known is None else known
         if not scalars.get("ratioscope/counts/tokens", 1.0):
             self.without_tokens.append(window.last)
-        if self.parts and self.parts[-1].windows + window.windows <= self._span:
-            self.parts[-1] = self.parts[-1].merge(window)
-        else:
-            self.parts.append(window)
-        if len(self.parts) > limits.MOST_PARTS:
-            ends = range(0, len(self.parts), 2)
-            self.parts = [reduce(Pool.merge, self.parts[at : at + 2]) for at in ends]
-            self._span *= 2
+        self._span = pooled_with(self.parts, window, self._span)
 
     @property
     def steps(self) -> tuple[int, int] | None:

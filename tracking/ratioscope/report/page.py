@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 
 from ratioscope._version import __version__
 from ratioscope.catalogue import CATALOGUE
-from ratioscope.report import heat, parts
+from ratioscope.diagnosis.stored import diagnosis_of
+from ratioscope.report import cause, heat, parts, rules
+from ratioscope.report.cause_section import section
 from ratioscope.report.comparison import config_differences, differences, first_to_drift
 from ratioscope.report.figures import drawn
 from ratioscope.report.panel import Absent, Panel
 from ratioscope.report.settings import settings, windows
 from ratioscope.report.style import runs_of
 from ratioscope.report.text import plain, shown
+from ratioscope.thresholds import SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,20 +55,24 @@ def report_html(timeline: Timeline) -> str:
         f"<h1>{parts.text(timeline.name or 'unnamed run', 120)}</h1>",
         f'<p class="source">{parts.text(timeline.source, 160)}</p>' if timeline.source else "",
         parts.facts([*settings(timeline.config), *windows(timeline)]),
-        parts.verdict_list(timeline),
     ]
     entries = _entries([timeline])
+    tried = rules.rules_panel(timeline)
+    diagnosis = diagnosis_of(timeline)
     body = [
         *head,
+        parts.verdict_list(timeline, diagnosis),
+        section(diagnosis, scalars_only=timeline.pooled is None),
         parts.key_table(timeline),
         *_figures([timeline], entries),
+        _rules(timeline, tried),
         parts.excluded_table(timeline),
-        parts.definitions(entries, _meanings(), _GROUPS),
+        parts.definitions([*entries, tried], _meanings(), _GROUPS),
         "<h2>Run</h2>" if timeline.config or timeline.events else "",
         parts.event_details(timeline),
         parts.config_details(timeline.config),
     ]
-    return _page(f"{plain(timeline.name, 80).strip() or 'unnamed run'} · ratioscope", body, entries)
+    return _page(f"{plain(timeline.name, 80).strip() or 'unnamed run'} · ratioscope", body, [*entries, tried])
 
 
 def compare_html(timelines: Sequence[Timeline]) -> str:
@@ -129,6 +136,17 @@ def _figures(timelines: Sequence[Timeline], entries: Sequence[Panel | Absent]) -
     return ["<h2>Figures</h2>", *notices, status, parts.figures(entries, _GROUPS)]
 
 
+def _rules(timeline: Timeline, tried: Panel | Absent) -> str:
+    """What another threshold would have done: the recommendation, with its reason, and the figure."""
+    if not timeline.windows.get("train"):
+        return ""
+    pooled = timeline.pooled.whole if timeline.pooled is not None else None
+    advice = ""
+    if pooled is not None and isinstance(tried, Panel):
+        advice = f'<p class="advice">{parts.text(f"{rules.advice_of(pooled)} {SCOPE}", 1000)}</p>'
+    return f'<section id="{rules.KEY}"><h2>What another threshold would do</h2>{advice}{parts.card(tried)}</section>'
+
+
 def _notices(timelines: Sequence[Timeline]) -> list[str]:
     """A sentence, as HTML, on each run with too little to draw."""
     told = []
@@ -154,6 +172,7 @@ def _runs_table(runs: Sequence[Run], names: Sequence[str]) -> str:
         (parts.text(fact), *(parts.text(column.get(fact, "–"), 120) for column in columns))
         for fact in dict.fromkeys(fact for column in columns for fact in column)
     ]
+    rows.append(("Cause", *(parts.text(cause.gravest(diagnosis_of(run.timeline)), 120) for run in runs)))
     return parts.table(("", *names), rows, kinds=("setting",))
 
 
@@ -164,7 +183,7 @@ def _name(run: Run) -> str:
 def _per_run(runs: Sequence[Run]) -> list[str]:
     """Verdict, exclusions and config of each run."""
     return [
-        f"<details><summary>{_name(run)}</summary>{parts.verdict_list(run.timeline)}"
+        f"<details><summary>{_name(run)}</summary>{parts.verdict_list(run.timeline, diagnosis_of(run.timeline))}"
         f"{parts.excluded_table(run.timeline)}{parts.event_details(run.timeline)}"
         f"{parts.config_details(run.timeline.config)}</details>"
         for run in runs

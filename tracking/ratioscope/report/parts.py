@@ -12,6 +12,7 @@ from ratioscope.report.text import plain, shown
 from ratioscope.report.verdict import excluded, key_figures, verdict
 
 if TYPE_CHECKING:
+    from ratioscope.diagnosis import Diagnosis
     from ratioscope.timeline import Timeline
 
 MAX_CONFIG = 200_000
@@ -62,11 +63,12 @@ def facts(entries: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def verdict_list(timeline: Timeline) -> str:
-    """What can be said of a run."""
+def verdict_list(timeline: Timeline, diagnosis: Diagnosis) -> str:
+    """What can be said of a run; a line that names a cause leads to what is said of it."""
     items = "".join(
-        f'<li class="{_CLASSES[line.level]}"><b>{_LEVELS[line.level]}</b><span>{text(line.text, 1000)}</span></li>'
-        for line in verdict(timeline)
+        f'<li class="{_CLASSES[line.level]}"><b>{_LEVELS[line.level]}</b><span>{text(line.text, 1000)}'
+        f"{f' <a href={chr(34)}{line.link}{chr(34)}>More</a>' if line.link else ''}</span></li>"
+        for line in verdict(timeline, diagnosis)
     )
     return f'<ul class="verdict">{items}</ul>' if items else ""
 
@@ -129,7 +131,7 @@ def figures(entries: Sequence[Panel | Absent], titles: Mapping[str, str]) -> str
     for entry in entries:
         group = entry.group
         if not group:
-            cards.append(_card(entry))
+            cards.append(card(entry))
         elif group not in done:
             done.add(group)
             cards.append(_group([one for one in entries if one.group == group], titles[group]))
@@ -153,7 +155,8 @@ def definitions(entries: Sequence[Panel | Absent], meanings: Mapping[str, str], 
     return f'<section class="definitions"><h2>Definitions</h2><p class="why">{_NOTATION}</p><dl>{body}</dl></section>'
 
 
-def _card(entry: Panel | Absent) -> str:
+def card(entry: Panel | Absent) -> str:
+    """A figure's place, or the reason why there is none."""
     title = text(entry.title)
     if isinstance(entry, Absent):
         return f'<section class="card absent"><h3>{title}</h3><p>{text(entry.reason, 600)}</p></section>'

@@ -22,10 +22,12 @@ class Line:
     Attributes:
         level: how it bears on the run; what was not measured is never ``"good"``.
         text: the sentence, with numbers and steps.
+        link: address within the page where more is said; empty if nowhere.
     """
 
     level: Level
     text: str
+    link: str = ""
 
 
 def curve(timeline: Timeline, key: str) -> Curve | None:

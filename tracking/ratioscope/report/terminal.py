@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratioscope.diagnosis.stored import diagnosis_of
+from ratioscope.report.cause import grave, gravest, where
 from ratioscope.report.comparison import config_differences, first_to_drift, labels
 from ratioscope.report.extras import require
 from ratioscope.report.reading import curve, rule
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from ratioscope.diagnosis import Diagnosis
     from ratioscope.timeline import Timeline
 
 _STYLES = {"good": "bold green", "note": "bold blue", "warning": "bold yellow", "bad": "bold red"}
+_CAUSE_STYLES = {"error": "bold red", "warning": "bold yellow"}
 _VALUE_LENGTH = 60
 _CONFIG_ROWS = 40
 
@@ -36,10 +40,11 @@ def render(timeline: Timeline) -> RenderableType:
     from rich.text import Text
 
     parts: list[RenderableType] = [_heading(timeline), Text()]
+    diagnosis = diagnosis_of(timeline)
     lines = Table.grid(padding=(0, 2))
-    for line in verdict(timeline):
+    for line in verdict(timeline, diagnosis):
         lines.add_row(Text(line.level, _STYLES[line.level]), Text(plain(line.text)))
-    parts.append(lines)
+    parts += [lines, *_causes(diagnosis)]
     figures = [figure for figure in key_figures(timeline) if figure.latest is not None]
     if figures:
         table = _table("of the training", "latest", "lowest", "median", "highest")
@@ -82,6 +87,7 @@ def _side_by_side(timelines: Sequence[Timeline], names: Sequence[str]) -> Table:
     from rich.text import Text
 
     table = _table("latest (median) of the training", *names)
+    table.add_row(Text("Cause"), *(Text(gravest(diagnosis_of(timeline))) for timeline in timelines))
     for figures in zip(*map(key_figures, timelines), strict=True):
         key, cells = figures[0].key, [Text("–")] * len(figures)
         if all(figure.latest is None for figure in figures):
@@ -130,6 +136,19 @@ def _left_out(timeline: Timeline) -> list[RenderableType]:
         return [Text("Left out:"), *(Text(f"  {total:,} {what}: {why}") for what, total, why in found)]
     counted = any(curve(timeline, f"ratioscope/counts/{name}") for name in EXCLUDED)
     return [Text("Nothing was left out." if counted else "What was left out was not counted here.")]
+
+
+def _causes(diagnosis: Diagnosis) -> Iterator[Text]:
+    """The findings above info, each with its evidence and what to do."""
+    from rich.text import Text
+
+    for finding in grave(diagnosis):
+        yield Text()
+        yield Text(f"{finding.level} ", _CAUSE_STYLES[finding.level]).append(
+            f"{finding.name}: {finding.meaning} ({where(finding)})", "not bold default"
+        )
+        yield Text(f"  {plain(finding.evidence, 1000)}")
+        yield Text(f"  {finding.remedy}", "dim")
 
 
 def _table(first: str, *columns: str) -> Table:

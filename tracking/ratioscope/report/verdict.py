@@ -1,6 +1,7 @@
 """What a report says in words and numbers: the verdict, the key figures, and what was left out.
 
-A verdict says what is so, not why. All of it is of the training; evaluations have their curves.
+A verdict says what is so; why is the diagnosis's to say, which one of its lines repeats. All of it is of the training;
+evaluations have their curves.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ratioscope.report.findings import findings
+from ratioscope.diagnosis.stored import diagnosis_of
+from ratioscope.report import cause
 from ratioscope.report.reading import Level, Line, curve, total
+from ratioscope.report.sentences import sentences
 
 if TYPE_CHECKING:
+    from ratioscope.diagnosis import Diagnosis
     from ratioscope.timeline import Timeline
 
 __all__ = ["EXCLUDED", "KEY_FIGURES", "KeyFigure", "Level", "Line", "excluded", "key_figures", "verdict"]
@@ -68,10 +72,18 @@ class KeyFigure:
     highest: float | None
 
 
-def verdict(timeline: Timeline) -> list[Line]:
-    """What can be said of a run, the gravest first."""
+def verdict(timeline: Timeline, diagnosis: Diagnosis | None = None) -> list[Line]:
+    """What can be said of a run, the gravest first; of equals, the cause first.
+
+    Args:
+        timeline: the run.
+        diagnosis: of the run, where it is already made.
+    """
+    lines = list(sentences(timeline))
+    if timeline.windows.get("train"):
+        lines.insert(0, cause.line(diagnosis_of(timeline) if diagnosis is None else diagnosis))
     order = ("bad", "warning", "note", "good")
-    return sorted(findings(timeline), key=lambda line: order.index(line.level))
+    return sorted(lines, key=lambda line: order.index(line.level))
 
 
 def key_figures(timeline: Timeline) -> list[KeyFigure]:

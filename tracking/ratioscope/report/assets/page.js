@@ -55,6 +55,27 @@
     if (lines.length) await Plotly.restyle(place, { "line.color": dark.matches ? "#ffffff" : "#000000" }, lines);
   };
 
+  // Buttons above a figure that shows one group of its traces at a time.
+  const choose = (place) => {
+    const groups = [...new Set(place.data.flatMap((trace) => trace.meta?.choice ?? []))];
+    if (groups.length < 2) return;
+    const bar = document.createElement("div");
+    bar.className = "choices";
+    const shown = place.data.find((trace) => trace.meta?.choice && trace.visible !== false).meta.choice;
+    for (const group of groups) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = group;
+      button.ariaPressed = group === shown;
+      button.addEventListener("click", () => {
+        for (const other of bar.children) other.ariaPressed = other === button;
+        Plotly.restyle(place, { visible: place.data.map((trace) => !trace.meta?.choice || trace.meta.choice === group) });
+      });
+      bar.append(button);
+    }
+    place.before(bar);
+  };
+
   const draw = async (panel) => {
     const place = document.getElementById(`plot-${panel.key}`);
     panel.figure.data.forEach(fill);
@@ -66,6 +87,7 @@
     const image = { filename: panel.key, scale: 2 };
     await Plotly.newPlot(place, panel.figure.data, layout, { ...settings, toImageButtonOptions: image });
     if (dark.matches) await inked(place);
+    choose(place);
     return place;
   };
 

@@ -39,7 +39,7 @@ FEWEST_WINDOWS, FEWEST_OF_A_FIFTH = 10, 3
 """Windows of a run, and of what counts as its first and last fifth: with fewer, one odd window decides."""
 
 
-def findings(timeline: Timeline) -> Iterator[Line]:
+def sentences(timeline: Timeline) -> Iterator[Line]:
     """Every sentence, in the order of reading."""
     if not timeline.windows.get("train"):
         evaluations = sum(timeline.windows.values())
