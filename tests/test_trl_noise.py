@@ -6,15 +6,15 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from accelerate import DistributedType
 
 import ratioscope as rs
-from accelerate import DistributedType
 from ratioscope_integrations.trainers.trl import RatioscopeCallback
 from ratioscope_integrations.trainers.trl_noise import SCORING
 from tests.fake_engine import make_trainer
+from tests.reference import noise_floor as numpy_floor
 
 pytestmark = pytest.mark.trl
 
@@ -39,13 +39,29 @@ class Calls:
         setattr(trainer, SCORING, keep)
 
 
-def train(folder: Path, monkeypatch: pytest.MonkeyPatch, *, noise_floor: bool | int, **settings: Any) -> Any:
+def train(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    noise_floor: bool | int,
+    batches: list[dict[str, torch.Tensor]] | None = None,
+    **settings: Any,
+) -> Any:
     """A trained trainer, the tracker that saw it, and the scorings that it made."""
     trainer = make_trainer(folder, monkeypatch, **settings)
     trainer.model.config.attention_dropout = 0.1  # in training mode every pass draws
     for layer in trainer.model.model.layers:
         layer.self_attn.attention_dropout = 0.1
     calls, tracker = Calls(trainer), rs.MemoryTracker()
+    original = trainer._generate_and_score_completions
+
+    def keep(inputs: Any) -> Any:
+        batch = original(inputs)
+        if batches is not None:
+            batches.append(batch)
+        return batch
+
+    trainer._generate_and_score_completions = keep
     trainer.add_callback(RatioscopeCallback(trainer, report_to=[tracker], noise_floor=noise_floor))
     trainer.train()
     return trainer, tracker, calls.made
@@ -68,7 +84,8 @@ def test_training_is_bit_identical_with_and_without(tmp_path: Path, monkeypatch:
 
 def test_figures_are_those_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The floor is that of numpy on both scorings of every second batch, and its multiple that of the window."""
-    trainer, tracker, calls = train(tmp_path, monkeypatch, noise_floor=2, max_steps=3)
+    batches: list[dict[str, torch.Tensor]] = []
+    trainer, tracker, calls = train(tmp_path, monkeypatch, noise_floor=2, max_steps=3, batches=batches)
     assert [given["batch_size"] for given, _ in calls] == [8, 4, 8, 8, 4]
     measured = {1: (calls[0], calls[1]), 3: (calls[3], calls[4])}
     for row in tracker.rows:
@@ -79,14 +96,13 @@ def test_figures_are_those_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (given, once), (_, again) = measured[row.record.step]
         kept = given["kept"]
         mask = given["attended"][:, -kept:].bool().numpy()
-        d = (again[:, :kept] - once).numpy()[mask].astype(np.float64)
-        assert np.abs(d).max() > 0.0
-        assert scalars[f"{FLOOR}abs_mean"] == pytest.approx(np.abs(d).mean(), rel=1e-12)
-        assert scalars[f"{FLOOR}std"] == pytest.approx(d.std(), rel=1e-9)
-        assert scalars[f"{FLOOR}max"] == np.abs(d).max()
-        apart = scalars["ratioscope/token/log_ratio/abs_mean"]
-        assert scalars[f"{FLOOR}multiple"] == pytest.approx(apart / np.abs(d).mean(), rel=1e-12)
-    assert trainer._ratioscope.recorder.incidents.counts["no tracker"] == 0
+        batch = batches[row.record.step - 1]
+        apart = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]).abs().double().numpy()[mask]
+        expected = numpy_floor((again[:, :kept].numpy(), once.numpy(), mask), abs_d=apart)
+        assert expected[f"{FLOOR}abs_mean"] > 0.0
+        for key, value in expected.items():
+            assert scalars[key] == pytest.approx(value, rel=1e-6), key
+    assert not trainer._ratioscope.recorder.incidents.counts
 
 
 def test_the_run_config_says_how_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +129,7 @@ def test_one_row_at_a_time_is_only_padded(tmp_path: Path, monkeypatch: pytest.Mo
     _, tracker, calls = train(
         tmp_path, monkeypatch, noise_floor=1, max_steps=1, per_device_train_batch_size=1, gradient_accumulation_steps=4
     )
-    (first, once), (second, _) = calls
+    (first, _), (second, _) = calls
     assert (first["batch_size"], second["batch_size"]) == (1, 1)
     assert second["ids"].shape[1] == first["ids"].shape[1] + 16
     assert second["kept"] == first["kept"] + 16

@@ -18,7 +18,7 @@ TUNED: tuple[int, ...] = ()
 """Runs that thresholds were chosen by."""
 
 HELD_OUT: tuple[int, ...] = (20261130,)
-"""Runs that nothing was chosen by, nor is to be: rates are told of these. Once they changed a threshold, take others."""
+"""Runs that nothing was chosen by, nor is to be: rates are told of these. If they change a threshold, take others."""
 
 
 def diagnosed(spec: Spec, rng: np.random.Generator) -> Diagnosis:

@@ -200,7 +200,7 @@ def _places() -> Iterator[Metric]:
 def _noise() -> Iterator[Metric]:
     at = f"{PREFIX}noise_floor/"
     of = "distance of the trainer from itself in another order of arithmetic, in nats; where it was measured"
-    yield Metric(f"{at}abs_mean", f"mean absolute {of}", "standard", _mean("noise/abs_d", "noise/n"))
+    yield Metric(f"{at}abs_mean", f"mean absolute {of}", "full", _mean("noise/abs_d", "noise/n"))
     yield Metric(f"{at}std", f"population standard deviation of the signed {of}", "full", formulas.noise_std)
     yield Metric(f"{at}max", f"largest absolute {of}", "full", _maximum("noise/abs_max"))
     meaning = "mean absolute d_t in multiples of that mean; where it is not 0"

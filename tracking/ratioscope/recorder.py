@@ -187,6 +187,7 @@ class Recorder:
 
         Raises:
             ValueError: if a shape is not exactly as stated. The window counts the failure, and a later flush works.
+                Messages speak of the second scoring as ``train_logps`` and of the first as ``rollout_logps``.
             TypeError: if the log-probabilities are not floating-point.
         """
         with self._windows.counting_failure(split):
