@@ -139,7 +139,7 @@ def answer(*batches: Batch, rule: Rule | None = None) -> Answer:
     return out
 
 
-def noise_floor(*pairs: tuple[Array, Array, Flags], abs_d: ArrayLike) -> dict[str, float]:
+def noise_floor(*pairs: tuple[Array, Array, Flags], abs_d: Array) -> dict[str, float]:
     """What twice-scored batches give: the second scoring, the first and the mask of each.
 
     Args:
@@ -150,7 +150,7 @@ def noise_floor(*pairs: tuple[Array, Array, Flags], abs_d: ArrayLike) -> dict[st
     floor = np.abs(d).mean()
     values = {f"{OWN}noise_floor/{name}": value for name, value in (("abs_mean", floor), ("std", d.std()))}
     values[f"{OWN}noise_floor/max"] = np.abs(d).max()
-    return values | ({f"{OWN}noise_floor/multiple": np.mean(abs_d) / floor} if floor else {})
+    return values | ({f"{OWN}noise_floor/multiple": abs_d.mean() / floor} if floor else {})
 
 
 def quantile_range(values: ArrayLike, q: float) -> tuple[float, float]:
