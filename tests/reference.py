@@ -139,6 +139,20 @@ def answer(*batches: Batch, rule: Rule | None = None) -> Answer:
     return out
 
 
+def noise_floor(*pairs: tuple[Array, Array, Flags], abs_d: Array) -> dict[str, float]:
+    """What twice-scored batches give: the second scoring, the first and the mask of each.
+
+    Args:
+        *pairs: these three, ``(B, T)`` each.
+        abs_d: absolute log-ratios of the window's tokens.
+    """
+    d = np.concatenate([(again.astype(np.float64) - once.astype(np.float64))[mask] for again, once, mask in pairs])
+    floor = np.abs(d).mean()
+    values = {f"{OWN}noise_floor/{name}": value for name, value in (("abs_mean", floor), ("std", d.std()))}
+    values[f"{OWN}noise_floor/max"] = np.abs(d).max()
+    return values | ({f"{OWN}noise_floor/multiple": abs_d.mean() / floor} if floor else {})
+
+
 def quantile_range(values: ArrayLike, q: float) -> tuple[float, float]:
     """Where a quantile may lie if each of its two order statistics is known to 1/64 of itself plus 2**-20."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))

@@ -145,7 +145,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a quarter to a half of rows",
         lambda rng: _usual(rng, after=mispaired(float(rng.uniform(0.25, 0.5)))),
     ),
-    Scenario("outliers", "0.2 % of tokens off by 20", lambda rng: _usual(rng, windows=8, after=absurd(0.002))),
+    Scenario(
+        "outliers", "0.2 % of tokens off by 20, at least one", lambda rng: _usual(rng, windows=8, after=absurd(0.002))
+    ),
     Scenario("identical", "the same numbers", lambda rng: _usual(rng, after=same)),
     Scenario("everything_masked", "all windows", lambda rng: _usual(rng, after=nothing)),
     Scenario(

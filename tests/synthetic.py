@@ -21,7 +21,7 @@ from ratioscope.record import Record
 VOCABULARY, CONTEXTS = 32, 4096
 Array = NDArray[np.float64]
 
-_MAKER = np.random.default_rng(20240917)
+_MAKER = np.random.default_rng(20261130)
 _SHARPNESS = _MAKER.choice([1.5, 3.0, 6.0], size=(CONTEXTS, 1))
 BASE: Array = _SHARPNESS * _MAKER.standard_normal((CONTEXTS, VOCABULARY))
 DIRECTION: Array = _MAKER.standard_normal((CONTEXTS, VOCABULARY))

@@ -122,9 +122,13 @@ def nothing(rng: np.random.Generator, batch: Batch) -> None:
 
 
 def absurd(share: float) -> Callable[[np.random.Generator, Batch], None]:
-    """Single tokens far off."""
+    """Single tokens far off, and the run's first, lest a short run have none."""
+    windows: list[Batch] = []
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
-        batch.train = np.where(rng.random(batch.train.shape) < share, batch.train - 20.0, batch.train)
+        off = rng.random(batch.train.shape) < share
+        off[0, 0] |= not windows
+        windows.append(batch)
+        batch.train = np.where(off, batch.train - 20.0, batch.train)
 
     return change

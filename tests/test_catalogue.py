@@ -63,6 +63,7 @@ def listing() -> Iterator[tuple[str, str]]:
         *((f"turn/{turn}", (), ("mean", "abs_mean")) for turn in range(1, 6)),
         *((f"length/q{quartile}", (), ("modified",)) for quartile in range(1, 5)),
         ("sequence", (), ("pareto_k",)),
+        ("noise_floor", ("multiple",), ("abs_mean", "std", "max")),
         (
             "counts",
             ("tokens", "rows", "rows_empty", "nan", "inf", "positive_logp", "missing", "overflow"),

@@ -25,6 +25,7 @@ import ratioscope as rs
 from ratioscope.slots import GENERATIONS, MAXIMA, SUMS
 from ratioscope.summary import PACKED_SIZE
 from ratioscope.top import TOP_SIZE
+from tests.reference import noise_floor
 
 pytestmark = pytest.mark.distributed
 
@@ -84,6 +85,21 @@ def union(rank: int, world: int) -> Seen:
             recorder.observe(train, rollout, mask, advantages=advantages)
         records[mode] = seen(recorder.flush(step=1))
     return records
+
+
+def noise(rank: int, world: int) -> Seen:
+    """Every rank observes its share, and the first two were scored twice."""
+    recorder = rs.Recorder(correction=CAP)
+    train, rollout, mask, _ = share(rank, world)
+    recorder.observe(train, rollout, mask)
+    if rank < 2:
+        recorder.observe_noise(scored_again(rank, train), train, mask)
+    return {"record": seen(recorder.flush(step=1))}
+
+
+def scored_again(rank: int, train: torch.Tensor) -> torch.Tensor:
+    """The trainer's log-probabilities in another order."""
+    return train + 1e-3 * torch.randn(train.shape, generator=torch.Generator().manual_seed(rank))
 
 
 def collectives(rank: int, world: int) -> Seen:
@@ -196,6 +212,7 @@ def weights_differ_on_one(rank: int, world: int) -> Seen:
 
 SCENARIOS: tuple[Callable[[int, int], Seen], ...] = (
     union,
+    noise,
     collectives,
     one_raises,
     one_has_no_token,
@@ -296,6 +313,21 @@ def test_ranks_are_one_process_on_the_union(ranks: list[Seen], mode: str) -> Non
         place = name.rpartition("/")[0]
         scale = max(abs(sizes[name]), sizes.get(f"{place}/abs_d", 0.0))
         assert abs(record.summary.sums[index].item() - sizes[name]) <= rel * scale, name
+
+
+def test_the_noise_floor_is_of_all_ranks(ranks: list[Seen]) -> None:
+    """The noise floor pools the ranks that measured it, as numpy does, and the multiple is of all ranks' tokens."""
+    scalars = everywhere(ranks, "noise", "record")["scalars"]
+    pairs, apart = [], []
+    for rank in range(len(ranks)):
+        train, rollout, mask, _ = share(rank, len(ranks))
+        apart.append((train - rollout)[mask].abs().double().numpy())
+        if rank < 2:
+            # Nothing above 0 is a log-probability, and some of these are.
+            pairs.append((scored_again(rank, train).numpy(), train.numpy(), (mask & (train <= 1e-4)).numpy()))
+    joined = np.concatenate(apart)
+    for key, value in noise_floor(*pairs, abs_d=joined[np.isfinite(joined)]).items():
+        assert scalars[key] == pytest.approx(value, rel=1e-4), key
 
 
 def test_a_flush_is_three_collectives_of_fixed_size(ranks: list[Seen]) -> None:

@@ -92,6 +92,7 @@ def observe_everything(rule: rs.Correction | None, device: str = "cpu", **option
     recorder = rs.Recorder(correction=rule)
     recorder.observe(train, rollout, mask, advantages=advantages, token_ids=ids)
     recorder.observe(train, rollout, mask.bool(), split="eval")
+    recorder.observe_noise(train, train, mask)
     if rule is not None:
         weights = rs.correct(train, rollout, mask, correction=rule)
         recorder.observe(train, rollout, mask, advantages=advantages, applied=weights)

@@ -22,10 +22,16 @@ def lag_sums(observation: Observation) -> tuple[dict[str, torch.Tensor], torch.T
         observation: the batch.
     """
     pair = observation.valid[:, :-1] & observation.valid[:, 1:]
-    train, rollout = observation.train.double(), observation.rollout.double()
-    sides = torch.stack([train[:, :-1], train[:, 1:], rollout[:, :-1], rollout[:, 1:]]) * pair
-    totals, squares = sides.sum(dim=(1, 2)), sides.square().sum(dim=(1, 2))
-    ahead, behind = (sides[0] * sides[3]).sum(), (sides[1] * sides[2]).sum()
-    sums = {f"lag/{side}": totals[at] for at, side in enumerate(LAG_SIDES)}
-    sums |= {f"lag/{side}^2": squares[at] for at, side in enumerate(LAG_SIDES)}
-    return {**sums, "lag/1": ahead, "lag/-1": behind}, pair.sum()
+    weight = pair.double()
+    both = {"train": observation.train.double(), "rollout": observation.rollout.double()}
+    place = {"first": slice(None, -1), "second": slice(1, None)}
+    sums: dict[str, torch.Tensor] = {}
+    for side in LAG_SIDES:
+        name, _, which = side.partition("/")
+        values = both[name][:, place[which]]
+        sums[f"lag/{side}"] = torch.einsum("bt,bt->", values, weight)
+        sums[f"lag/{side}^2"] = torch.einsum("bt,bt->", values.square(), weight)
+    # A token that is not valid is 0 on both sides, so that its products need no weight.
+    sums["lag/1"] = (both["train"][:, :-1] * both["rollout"][:, 1:]).sum()
+    sums["lag/-1"] = (both["train"][:, 1:] * both["rollout"][:, :-1]).sum()
+    return sums, pair.sum()

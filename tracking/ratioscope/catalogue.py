@@ -197,6 +197,16 @@ def _places() -> Iterator[Metric]:
         yield Metric(f"{PREFIX}length/q{quartile + 1}/modified", meaning, "full", by_length(quartile))
 
 
+def _noise() -> Iterator[Metric]:
+    at = f"{PREFIX}noise_floor/"
+    of = "distance of the trainer from itself in another order of arithmetic, in nats; where it was measured"
+    yield Metric(f"{at}abs_mean", f"mean absolute {of}", "full", _mean("noise/abs_d", "noise/n"))
+    yield Metric(f"{at}std", f"population standard deviation of the signed {of}", "full", formulas.noise_std)
+    yield Metric(f"{at}max", f"largest absolute {of}", "full", _maximum("noise/abs_max"))
+    meaning = "mean absolute d_t in multiples of that mean; where it is not 0"
+    yield Metric(f"{at}multiple", meaning, "standard", formulas.noise_multiple)
+
+
 def _counts() -> Iterator[Metric]:
     at = f"{PREFIX}counts/"
     of = "masked-in tokens with"
@@ -224,6 +234,7 @@ CATALOGUE: tuple[Metric, ...] = (
     *_rule(),
     *_tokens(),
     *_places(),
+    *_noise(),
     *_counts(),
 )
 """Every statistic, in the order of the reference page."""

@@ -138,6 +138,18 @@ def of_turn(view: View, turn: str, total: str) -> float | None:
     return view.mean(f"{turn}/{total}", f"{turn}/n")
 
 
+def noise_std(view: View) -> float | None:
+    """Population standard deviation of the trainer's log-probability minus itself, in nats."""
+    mean, square = view.mean("noise/d", "noise/n"), view.mean("noise/d2", "noise/n")
+    return None if mean is None or square is None else _spread(square - mean * mean)
+
+
+def noise_multiple(view: View) -> float | None:
+    """Mean absolute log-ratio over the noise floor's; None where there is no floor, or it is 0."""
+    apart, floor = view.mean("token/abs_d", "token/n"), view.mean("noise/abs_d", "noise/n")
+    return apart / floor if apart is not None and floor else None
+
+
 def invalid(view: View) -> float | None:
     """Fraction of masked-in tokens that had no usable log-probability."""
     n = view.counts["masked_in"]

@@ -22,7 +22,7 @@ Mask = torch.Tensor | Sequence[Sequence[int]] | Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Observation:
-    """One batch, ready to be summarised. Every tensor is detached and float32 or bool.
+    """One batch, ready to be summarised. Every tensor is detached, and float32 or bool but as given.
 
     A token is valid if it is masked in, both its log-probabilities are finite, and the rollout's is not above 0.
 
@@ -30,7 +30,7 @@ class Observation:
         train: ``(B, T)`` trainer log-probabilities, 0 where not valid.
         rollout: ``(B, T)`` rollout log-probabilities, 0 where not valid.
         log_ratio: ``(B, T)`` train - rollout, in nats, 0 where not valid.
-        step_log_ratio: ``(B, T)`` the same as the correction step itself sees it: 0 only where masked out or NaN.
+        given: train, rollout and mask as given, detached.
         valid: bool ``(B, T)``.
         masked_in: bool ``(B, T)``, the mask as given.
         missing: bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all.
@@ -44,7 +44,7 @@ class Observation:
     train: torch.Tensor
     rollout: torch.Tensor
     log_ratio: torch.Tensor
-    step_log_ratio: torch.Tensor
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     valid: torch.Tensor
     masked_in: torch.Tensor
     missing: torch.Tensor
@@ -95,9 +95,9 @@ class Observation:
             advantages = torch.as_tensor(advantages, dtype=torch.float32, device=in_mask.device)
         check_batch(train, rollout, in_mask, advantages=advantages, token_ids=ids)
 
-        train, rollout = train.detach().float(), rollout.detach().float()
-        step = step_log_ratio(train, rollout, in_mask)
-        masked_in = in_mask.detach() != 0
+        given = train.detach(), rollout.detach(), in_mask.detach()
+        train, rollout = given[0].float(), given[1].float()
+        masked_in = given[2] != 0
         for part in (absent_train, absent_rollout):
             absent = absent if part is None else absent | part
         missing = masked_in & absent
@@ -114,7 +114,7 @@ class Observation:
             train=train,
             rollout=rollout,
             log_ratio=train - rollout,
-            step_log_ratio=step,
+            given=given,
             valid=valid,
             masked_in=masked_in,
             missing=missing,
@@ -124,6 +124,12 @@ class Observation:
             advantages=None if advantages is None else advantages.detach().float(),
             token_ids=None if ids is None else ids.detach().to(train.device, torch.int64),
         )
+
+    @property
+    def step_log_ratio(self) -> torch.Tensor:
+        """``(B, T)`` the log-ratio as the correction step itself sees it: 0 only where masked out or NaN."""
+        train, rollout, mask = self.given
+        return step_log_ratio(train.float(), rollout.float(), mask)
 
 
 def step_log_ratio(train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

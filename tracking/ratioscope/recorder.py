@@ -14,6 +14,7 @@ from ratioscope.collective import is_main_rank
 from ratioscope.correction import Correction, correct
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
+from ratioscope.noise import noise_summary
 from ratioscope.observation import Logps, Mask, Observation
 from ratioscope.output import Output
 from ratioscope.record import Record
@@ -119,7 +120,9 @@ class Recorder:
         if self._output is None:
             with self.incidents.guard("run config"):
                 own = {"detail": self._detail} | ({} if self._run_name is None else {"run_name": self._run_name})
-                config = runconfig.snapshot(self.correction, self._config, recorder=own, **(sections or {}))
+                given = dict(sections or {})
+                own |= given.pop("recorder", {})
+                config = runconfig.snapshot(self.correction, self._config, recorder=own, **given)
                 self._output = Output(
                     self._trackers,
                     RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name),
@@ -170,6 +173,35 @@ class Recorder:
                 applied = packing.pad("applied", applied)
                 applied = applied if self.correction.level == "token" else applied[:, :1]
             summary = RatioSummary.observe(observation, correction=self.correction, applied=applied)
+        self._windows.add(split, summary)
+
+    def observe_noise(
+        self,
+        train_logps_again: Logps,
+        train_logps: Logps,
+        mask: torch.Tensor | Sequence[Sequence[int]],
+        *,
+        split: str = "train",
+    ) -> None:
+        """Adds the trainer's distance from itself on one batch, the noise floor, to the window that has this batch.
+
+        Touches no tensor of the caller's, keeps no graph and makes no host sync. A window in which nothing else is
+        observed makes no record.
+
+        Args:
+            train_logps_again: ``(B, T)`` log-probabilities under the trainer, computed once more in another order:
+                in other chunks of rows, or padded to another width.
+            train_logps: ``(B, T)`` the trainer's log-probabilities that :meth:`observe` gets.
+            mask: ``(B, T)`` bool or 0/1, as for :meth:`observe`.
+            split: ``"train"`` or ``"eval"``.
+
+        Raises:
+            ValueError: if a shape is not exactly as stated. The window counts the failure, and a later flush works.
+                Messages speak of the second scoring as ``train_logps`` and of the first as ``rollout_logps``.
+            TypeError: if the log-probabilities are not floating-point.
+        """
+        with self._windows.counting_failure(split):
+            summary = noise_summary(train_logps_again, train_logps, mask, correction=self.correction)
         self._windows.add(split, summary)
 
     def correct(

@@ -55,6 +55,7 @@ SUMS: tuple[str, ...] = (
     *(f"lag/{side}{power}" for power in ("", "^2") for side in LAG_SIDES),
     "lag/1",
     "lag/-1",
+    *(f"noise/{name}" for name in ("d", "abs_d", "d2")),
     *PLACE_SUMS,
 )
 
@@ -69,6 +70,7 @@ MAXIMA: tuple[str, ...] = (
     "corrected/-min",
     "probability/abs_max",
     "row/abs_mean_max",
+    "noise/abs_max",
     "generations",
 )
 """Over ranks all of these are maxima; over time generations add, since each is seen by every rank."""
@@ -102,6 +104,7 @@ COUNTS: tuple[str, ...] = (
     "negative_advantage/modified",
     "disagreements",
     "errors",
+    "noise/n",
     *PLACE_COUNTS,
 )
 

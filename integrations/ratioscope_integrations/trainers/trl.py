@@ -18,6 +18,7 @@ from ratioscope.recorder import Recorder
 from ratioscope.trackers.registry import ReportTo
 from ratioscope_integrations.trainers import trl_reading as reading
 from ratioscope_integrations.trainers.trl_config import config_warnings, trl_sections
+from ratioscope_integrations.trainers.trl_noise import DEFAULT_EVERY, NoiseFloor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,6 +47,8 @@ class RatioscopeCallback(TrainerCallback):
         relay: also keep and deliver the trainer's own log (loss, reward, everything) and arguments, so that with
             ``args.report_to="none"`` there is a whole run that no outage can end.
         close_timeout: seconds to wait at the end for what trackers have not received yet; the journal keeps it.
+        noise_floor: also measure how far the trainer is from itself: a number N scores one generated batch in N once
+            more, the first among them; True stands for 10. It costs that forward pass.
 
     Attributes:
         recorder: the recorder behind it.
@@ -64,6 +67,7 @@ class RatioscopeCallback(TrainerCallback):
         config: Mapping[str, Any] | None = None,
         relay: bool = False,
         close_timeout: float = 10.0,
+        noise_floor: bool | int = False,
     ) -> None:
         self._trainer = trainer
         self._relays = relay
@@ -84,6 +88,9 @@ class RatioscopeCallback(TrainerCallback):
             self._say("attached twice", "this trainer already has a RatioscopeCallback; the second one does nothing")
             return
         trainer._ratioscope = self
+        self._noise = NoiseFloor(
+            trainer, self.recorder, every=DEFAULT_EVERY if noise_floor is True else max(int(noise_floor), 0)
+        )
         self._wrap("_generate_and_score_completions", self._around_generation)
         self._wrap("evaluation_loop", self._around_evaluation)
         self._wrap("log", self._around_log)
@@ -141,14 +148,16 @@ class RatioscopeCallback(TrainerCallback):
 
     def _around_generation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         split = self._split()
-        batch = original(*args, **kwargs)
+        with self._noise.generation(split):
+            batch = original(*args, **kwargs)
         with self.recorder.incidents.guard("observing a batch"):
             self._observe(batch, split)
         with self.recorder.incidents.guard("opening trackers"):
             if is_main_rank() and not self.recorder.is_open:
                 self.recorder.open(
                     reporters=reading.reporters(self._trainer),
-                    sections=reading.sections(self._trainer, batch, arguments=self._relays),
+                    sections=reading.sections(self._trainer, batch, arguments=self._relays)
+                    | ({"recorder": {"noise_floor": self._noise.every}} if self._noise.every else {}),
                     restored_step=self._restored_step,
                 )
         return batch
@@ -202,16 +211,18 @@ class RatioscopeCallback(TrainerCallback):
             self._say("no correction", "the trainer applies no vLLM correction: raw ratios are observed, not applied")
         mask, tool_mask = batch["completion_mask"], batch.get("tool_mask")
         assert mask is not None
+        mask = mask if tool_mask is None else mask * tool_mask
         advantages = batch.get("advantages")
         self.recorder.observe(
             train,
             rollout,
-            mask if tool_mask is None else mask * tool_mask,
+            mask,
             advantages=advantages if advantages is not None and advantages.dim() == 1 else None,
             token_ids=batch.get("completion_ids"),
             applied=batch.get("importance_sampling_ratio"),
             split=split,
         )
+        self._noise.observe(train, mask)
 
 
 def enable() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.diagnosis import places, policy, sampling, settings, values
+from ratioscope.diagnosis import floor, places, policy, sampling, settings, values
 from ratioscope.diagnosis.findings import LEVELS, Cause, Diagnosis, Finding, NotChecked, Unchecked
 from ratioscope.diagnosis.run import Run
 
@@ -214,7 +214,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "precision_noise",
         "the two engines compute in another order or precision",
-        policy.noise,
+        floor.noise,
         "Nothing to do while it is small; the same dtype on both sides and an fp32 head make it smaller.",
         "huggingface/trl#6789, ServiceNow/Fast-LLM#525",
         explains=("unexplained",),
