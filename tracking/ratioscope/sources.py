@@ -81,6 +81,7 @@ def _add(timeline: Timeline, stored: Mapping[str, Any], rows: RowMaker) -> None:
     scalars = {prefix + key: value for key, value in stored["scalars"].items() if key in rows.wanted}
     bins = _bins(stored, rows)
     timeline.add(stored["step"], stored["split"], stored["time"], scalars, bins, stored["events"])
+    timeline.worst.add_stored(stored)
 
 
 def _bins(stored: Mapping[str, Any], rows: RowMaker) -> dict[str, Bins]:

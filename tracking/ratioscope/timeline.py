@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.history import History
+from ratioscope.worst_run import WorstOfRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,6 +47,7 @@ class Timeline:
         history: even bins of each histogram by key, ``ratioscope/hist/...``; bounded, so that old windows are pooled.
         events: step and text.
         windows: number of windows of each split.
+        worst: the worst tokens and rows.
     """
 
     name: str = ""
@@ -55,6 +57,7 @@ class Timeline:
     history: History = field(default_factory=History)
     events: list[tuple[int, str]] = field(default_factory=list)
     windows: dict[str, int] = field(default_factory=dict)
+    worst: WorstOfRun = field(default_factory=WorstOfRun)
 
     def add(
         self,

@@ -46,6 +46,8 @@ class RatioscopeCallback(TrainerCallback):
         relay: also keep and deliver the trainer's own log (loss, reward, everything) and arguments, so that with
             ``args.report_to="none"`` there is a whole run that no outage can end.
         close_timeout: seconds to wait at the end for what trackers have not received yet; the journal keeps it.
+        token_texts: keep the texts of each window's worst tokens and their neighbours, as the trainer's tokenizer
+            decodes them, in the journal and in trackers; with False their ids only.
 
     Attributes:
         recorder: the recorder behind it.
@@ -64,6 +66,7 @@ class RatioscopeCallback(TrainerCallback):
         config: Mapping[str, Any] | None = None,
         relay: bool = False,
         close_timeout: float = 10.0,
+        token_texts: bool = True,
     ) -> None:
         self._trainer = trainer
         self._relays = relay
@@ -75,6 +78,7 @@ class RatioscopeCallback(TrainerCallback):
             run_name=getattr(trainer.args, "run_name", None),
             detail=detail,
             close_timeout=close_timeout,
+            decode=reading.tokenizer(trainer) if token_texts else None,
         )
         self._pending: dict[str, Record] = {}
         self._restored_step: int | None = None

@@ -20,6 +20,7 @@ from ratioscope.report.panel import Absent, Panel
 from ratioscope.report.settings import settings, windows
 from ratioscope.report.style import runs_of
 from ratioscope.report.text import plain, shown
+from ratioscope.report.worst_part import worst_section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,7 @@ def report_html(timeline: Timeline) -> str:
         parts.key_table(timeline),
         *_figures([timeline], entries),
         parts.excluded_table(timeline),
+        worst_section(timeline),
         parts.definitions(entries, _meanings(), _GROUPS),
         "<h2>Run</h2>" if timeline.config or timeline.events else "",
         parts.event_details(timeline),
