@@ -1,7 +1,7 @@
 """The text of worst tokens, for people: decoded on rank 0, whatever the tokenizer does, in a bounded time.
 
-A tokenizer belongs to the training, may be slow and may hang, and some refuse to be used by two threads at once. So it
-is called on a thread of ours that a flush waits for, and only so long: normally a fraction of a millisecond.
+A tokenizer written in Rust takes microseconds and never waits for anything, so a flush calls it itself. Any other
+function may be slow or hang: it is called on a thread of ours, for which a flush waits only so long.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class TokenTexts:
 
     def __init__(self, decode: Decode, incidents: Incidents) -> None:
         self._decode = _function(decode)
+        self._quick = _in_rust(decode)
         self._incidents = incidents
         self._cache: dict[tuple[int, ...], str] = {}
         self._thread: threading.Thread | None = None
@@ -73,19 +74,26 @@ class TokenTexts:
                 return record
             found: list[TokenText | None] = [None] * len(contexts)
             late = threading.Event()
-            self._thread = threading.Thread(
-                target=self._fill, args=(contexts, found, late), name="ratioscope-decode", daemon=True
-            )
-            self._thread.start()
-            self._thread.join(WAIT_S)
-            if self._thread.is_alive():
-                late.set()
-                self._overruns += 1
-                self._incidents.report("slow tokenizer", f"the tokenizer was not ready after {WAIT_S:g} s; {_IDS_ONLY}")
+            if self._quick:
+                self._fill(contexts, found, late)
             else:
-                self._overruns = 0
+                self._fill_in_time(contexts, found, late)
             return replace(record, texts=tuple(found))
         return record
+
+    def _fill_in_time(
+        self, contexts: Sequence[Context | None], found: list[TokenText | None], late: threading.Event
+    ) -> None:
+        fill = threading.Thread(target=self._fill, args=(contexts, found, late), name="ratioscope-decode", daemon=True)
+        self._thread = fill
+        fill.start()
+        fill.join(WAIT_S)
+        if not fill.is_alive():
+            self._overruns = 0
+            return
+        late.set()
+        self._overruns += 1
+        self._incidents.report("slow tokenizer", f"the tokenizer was not ready after {WAIT_S:g} s; {_IDS_ONLY}")
 
     def _fill(self, contexts: Sequence[Context | None], found: list[TokenText | None], late: threading.Event) -> None:
         for slot, context in enumerate(contexts):
@@ -94,7 +102,9 @@ class TokenTexts:
             if context is not None:
                 try:
                     found[slot] = self._text(*context)
-                except BaseException as error:  # no interrupt comes to this thread; a panic in Rust is no Exception
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:  # a panic in Rust is no Exception
                     kind = f"decoding tokens: {type(error).__name__}"
                     self._incidents.report(
                         kind, f"decoding tokens failed: {type(error).__name__}: {error}; {_IDS_ONLY}"
@@ -141,6 +151,10 @@ def _function(decode: Decode) -> Callable[[list[int]], str]:
     # Of a fast tokenizer of transformers the part in Rust: several times as fast, and it leaves spaces as they are.
     of_backend: Any = getattr(getattr(decode, "backend_tokenizer", None), "decode", None)
     return _Decoder(of_tokenizer if of_backend is None else of_backend)
+
+
+def _in_rust(decode: Decode) -> bool:
+    return type(getattr(decode, "backend_tokenizer", decode)).__module__.partition(".")[0] == "tokenizers"
 
 
 class _Decoder:
