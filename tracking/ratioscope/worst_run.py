@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratioscope import worst
+from ratioscope.history import Cadence
 from ratioscope.visible import visible
 from ratioscope.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS, WorstRow, WorstToken
 
@@ -147,6 +148,19 @@ class WorstOfRun:
     def _merge_rows(self, step: int, split: str, rows: Iterable[WorstRow]) -> None:
         every = [*self.rows, *(RowAt(step, split, row) for row in rows)]
         self.rows = sorted(every, key=lambda one: -one.row.abs_mean)[:MAX_ROWS]
+
+
+class WorstTables:
+    """Tables of the worst tokens for a tracker that gets one with some of its rows, as :class:`Cadence` says."""
+
+    def __init__(self) -> None:
+        self._run = WorstOfRun()
+        self._cadence = Cadence()
+
+    def due(self, record: Record) -> list[list[str | int | float | None]]:
+        """Takes a window in; rows as of :func:`table_rows` if a table is to go with it, else none."""
+        self._run.add(record)
+        return table_rows(self._run) if record.split == "train" and self._cadence.due() else []
 
 
 def table_rows(run: WorstOfRun) -> list[list[str | int | float | None]]:
