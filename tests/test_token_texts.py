@@ -155,7 +155,7 @@ def test_a_slow_tokenizer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
             if recorder._texts._thread is not None:
                 recorder._texts._thread.join()
     assert recorder.incidents.counts["slow tokenizer"] == 3
-    assert len(calls) == 3
+    assert {ids[0] for ids in calls} == {0, 1, 2}
 
 
 def test_what_cannot_decode_is_refused() -> None:
@@ -292,7 +292,7 @@ def test_mlflow_has_them_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     try:
         client = mlflow.MlflowClient(uri)
         (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
-        table = mlflow.load_table("ratioscope/worst_tokens.json", run_ids=[run.info.run_id])
+        table = client.load_table(run.info.experiment_id, "ratioscope/worst_tokens.json", [run.info.run_id])
         assert list(table.columns[: len(COLUMNS)]) == list(COLUMNS)
         assert (table["log_ratio"][0], table["token_id"][0]) == (-3.0, ids[1])
         assert "ratioscope/worst_tokens.json" in run.data.tags["mlflow.loggedArtifacts"]
