@@ -216,7 +216,7 @@ def test_the_page_shows_hostile_tokens_as_text(tmp_path: Path) -> None:
 
     hostile_run(tmp_path)
     page = report_html(read(tmp_path))
-    section = page[page.index("<h2>Worst tokens</h2>") : page.index('<section class="definitions">')]
+    section = page[page.index('<section class="worst">') : page.index('<section class="definitions">')]
     assert "<script" not in section
     assert "&lt;/script&gt;" in section
     assert not {"\u202e", "\u200b", "\x1b", "\x00", "\ud800"} & set(section)

@@ -93,7 +93,9 @@ class TokenTexts:
             return
         late.set()
         self._overruns += 1
-        self._incidents.report("slow tokenizer", f"the tokenizer was not ready after {WAIT_S:g} s; {_IDS_ONLY}")
+        self._incidents.report(
+            "slow tokenizer", f"the tokenizer was not ready after {WAIT_S:g} s; worst tokens have their ids only"
+        )
 
     def _fill(self, contexts: Sequence[Context | None], found: list[TokenText | None], late: threading.Event) -> None:
         for slot, context in enumerate(contexts):
@@ -107,7 +109,8 @@ class TokenTexts:
                 except BaseException as error:  # a panic in Rust is no Exception
                     kind = f"decoding tokens: {type(error).__name__}"
                     self._incidents.report(
-                        kind, f"decoding tokens failed: {type(error).__name__}: {error}; {_IDS_ONLY}"
+                        kind,
+                        f"decoding tokens failed: {type(error).__name__}: {error}; worst tokens have their ids only",
                     )
 
     def _text(self, before: tuple[int, ...], token: int, after: tuple[int, ...]) -> TokenText:
@@ -136,9 +139,6 @@ class TokenTexts:
                 self._cache.clear()
             text = self._cache[ids] = _clean(self._decode(list(ids)))
         return text
-
-
-_IDS_ONLY = "worst tokens have their ids only"
 
 
 def _function(decode: Decode) -> Callable[[list[int]], str]:

@@ -27,9 +27,9 @@ _WHY = (
     "one completion have the same row."
 )
 _NO_TEXT = " Their texts were not kept: pass decode=tokenizer to the recorder; the TRL callback does it by itself."
-_HEAD = ("d_t", "Ratio", "Token in its context", "Id", "Position", "Row", "Trainer", "Rollout", "Advantage", "Rank")
-_ROW_HEAD = ("Mean |d_t|", "D_i", "Tokens", "Row", "Advantage", "Rank")
-_KINDS = ("number", "number", "setting", *["number"] * 7)
+_PLACE = ("Row", "Advantage", "Rank")
+_HEAD = ("Token in its context", "Id", "Step", "d_t", "Ratio", "Trainer", "Rollout", "Position", *_PLACE)
+_ROW_HEAD = ("Step", "Mean |d_t|", "D_i", "Tokens", *_PLACE)
 
 
 def worst_section(timeline: Timeline) -> str:
@@ -38,8 +38,9 @@ def worst_section(timeline: Timeline) -> str:
     if not run.tokens:
         return ""
     told = any(at.token.text is not None for at in run.tokens) or all(at.token.token_id is None for at in run.tokens)
+    why = html.escape(_WHY if told else _WHY + _NO_TEXT)
     body = [
-        f'<h2>Worst tokens</h2><p class="why">{html.escape(_WHY if told else _WHY + _NO_TEXT)}</p>',
+        f'<section class="worst"><h2>Worst tokens</h2><p class="why">{why}</p>',
         _tokens((_when(at.step, at.split), at.token) for at in run.tokens),
     ]
     if last is not None:
@@ -48,7 +49,7 @@ def worst_section(timeline: Timeline) -> str:
     if run.rows:
         rows = _rows((_when(at.step, at.split), at.row) for at in run.rows)
         body.append(_folded(f"Worst rows: {len(run.rows)} by mean |d_t|", rows))
-    return "".join(body)
+    return "".join([*body, "</section>"])
 
 
 def worst_table(timeline: Timeline) -> Table | None:
@@ -78,30 +79,20 @@ def _tokens(found: Iterable[tuple[str, WorstToken]]) -> str:
     for when, token in found:
         before, text, after = (html.escape(part) for part in parts_of(token))
         context = f'<code class="tokens"><bdi>{before}</bdi><mark><bdi>{text}</bdi></mark><bdi>{after}</bdi></code>'
-        numbers = (
-            f"{token.position + 1:,} of {token.row_tokens:,}",
-            f"<code>{row_name(token.row)}</code>",
-            *map(number, (token.train_logp, token.rollout_logp, token.advantage)),
-            str(token.rank),
-        )
         known = "–" if token.token_id is None else str(token.token_id)
-        rows.append((when, number(token.log_ratio), number(token.ratio), context, known, *numbers))
-    return parts.table(("Step", *_HEAD), rows, kinds=_KINDS)
+        numbers = map(number, (token.log_ratio, token.ratio, token.train_logp, token.rollout_logp))
+        place = (f"{token.position + 1:,} of {token.row_tokens:,}", *_place(token))
+        rows.append((context, known, when, *numbers, *place))
+    return parts.table(_HEAD, rows)
 
 
 def _rows(found: Iterable[tuple[str, WorstRow]]) -> str:
-    rows = [
-        (
-            when,
-            *map(number, (row.abs_mean, row.log_ratio)),
-            f"{row.tokens:,}",
-            f"<code>{row_name(row.row)}</code>",
-            number(row.advantage),
-            str(row.rank),
-        )
-        for when, row in found
-    ]
-    return parts.table(("Step", *_ROW_HEAD), rows)
+    rows = [(when, *map(number, (row.abs_mean, row.log_ratio)), f"{row.tokens:,}", *_place(row)) for when, row in found]
+    return parts.table(_ROW_HEAD, rows)
+
+
+def _place(found: WorstToken | WorstRow) -> tuple[str, str, str]:
+    return f"<code>{row_name(found.row)}</code>", number(found.advantage), str(found.rank)
 
 
 def _folded(title: str, body: str) -> str:
