@@ -159,6 +159,14 @@ def one_never_observed(rank: int, world: int) -> Seen:
     return {"first": seen(recorder.flush(step=1)), "second": seen(recorder.flush(step=2))}
 
 
+def decoded(rank: int, world: int) -> Seen:
+    """Each rank has one token, whose id is its own number; a recorder that decodes on every rank."""
+    recorder = rs.Recorder(decode=lambda ids: f"rank {ids[0]}")
+    train = torch.tensor([[-1.0 - rank]])
+    recorder.observe(train, torch.zeros(1, 1), torch.ones(1, 1), token_ids=torch.tensor([[rank]]))
+    return {"record": seen(recorder.flush(step=1))}
+
+
 def unequal(rank: int, world: int) -> Seen:
     """One ratio of 2 on rank 0 and three of 1 on rank 1; then nine of 1 and one of 5."""
     recorder = rs.Recorder()
@@ -217,6 +225,7 @@ SCENARIOS: tuple[Callable[[int, int], Seen], ...] = (
     one_raises,
     one_has_no_token,
     one_never_observed,
+    decoded,
     unequal,
     bad_on_one,
     counted_once,
@@ -362,6 +371,14 @@ def test_a_rank_that_never_observed_hangs_nothing(ranks: list[Seen]) -> None:
     assert first["scalars"][f"{OWN}counts/generations"] == 1
     assert first["events"] == []
     assert [rank["one_never_observed"]["second"] for rank in ranks] == [None] * len(ranks)
+
+
+def test_texts_are_on_the_first_rank_only(ranks: list[Seen]) -> None:
+    """Rank 0 has the texts of every rank's worst tokens; but for these and its health all ranks have one record."""
+    world = len(ranks)
+    records = [rank["decoded"]["record"] for rank in ranks]
+    assert records[0].pop("texts") == [["", f"rank {rank}", ""] for rank in reversed(range(world))]
+    assert all(record | {"health": {}} == records[0] | {"health": {}} for record in records)
 
 
 def test_c09_ranks_are_pooled_not_averaged(ranks: list[Seen]) -> None:

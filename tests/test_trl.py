@@ -527,3 +527,18 @@ def test_the_run_config_is_effective_and_redacted(tmp_path: Path, monkeypatch: p
     assert config["engine"]["quantization"] == "unknown"
     assert config["trainer"]["rollout_logps_dtype"] == "float32"
     assert secret not in json.dumps(config)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_worst_tokens_have_the_tokenizers_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    """The trainer's own tokenizer tells the text of the worst tokens, in the journal too; a switch keeps ids only."""
+    trainer = make_trainer(tmp_path, monkeypatch)
+    tracker, _ = attach(trainer, token_texts=kept)
+    trainer.train()
+    with rs.JournalReader(tmp_path) as reader:
+        (first, *_) = reader.records()
+    assert first.worst_tokens == tracker.rows[0].record.worst_tokens
+    decode = trainer.processing_class.decode
+    for worst in first.worst_tokens:
+        assert worst.token_id is not None
+        assert (worst.text or "").strip() == (decode([worst.token_id]) if kept else "")

@@ -10,6 +10,7 @@ import torch
 
 from ratioscope.correction import Correction
 from ratioscope.histogram import Bins, count, even_bins
+from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import Row
 
 if TYPE_CHECKING:
@@ -55,7 +56,14 @@ def make_row(
         histograms = {TOKENS: normal_bins(step), SEQUENCES: normal_bins(step + 1, n=8, spread=0.3)}
     counts = {"token_log_ratio": normal_counts(step), "sequence_log_ratio": normal_counts(step + 1, n=8, spread=0.3)}
     record: Any = SimpleNamespace(
-        step=step, split=split, correction=correction, scalars=given, events=(), counts=counts.__getitem__
+        step=step,
+        split=split,
+        correction=correction,
+        scalars=given,
+        events=(),
+        counts=counts.__getitem__,
+        summary=RatioSummary.empty(correction),
+        texts=(),
     )
     return Row(
         step=step,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from ratioscope.decoding import TokenTexts
     from ratioscope.incidents import Incidents
     from ratioscope.record import Record
     from ratioscope.trackers.base import RunContext, Tracker
@@ -29,6 +30,7 @@ class Output:
         close_timeout: seconds that ``close`` waits for trackers.
         reporters: the trainer's own callbacks by tracker name.
         restored_step: the step of the checkpoint that this process continues from.
+        texts: finds the texts of worst tokens; None to keep ids only.
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class Output:
         close_timeout: float,
         reporters: Mapping[str, object] | None,
         restored_step: int | None,
+        texts: TokenTexts | None = None,
     ) -> None:
         self._incidents = incidents
+        self._texts = texts
         self._journal: Journal | None = None
         self._flush_ms: float | None = None
         if run.output_dir is not None:
@@ -75,9 +79,11 @@ class Output:
             merge_s: seconds that merging it took, to be told with the next one.
 
         Returns:
-            The record as it was kept, with how delivery stands.
+            The record as it was kept, with how delivery stands and the texts of its worst tokens.
         """
         start = time.perf_counter()
+        if self._texts is not None:
+            record = self._texts.add(record)
         with self._incidents.guard("delivery counts"):
             overhead = {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
             record = replace(record, health=overhead | self._fanout.health())

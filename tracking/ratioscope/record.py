@@ -34,6 +34,8 @@ class Record:
         logs: the trainer's own log of this step, where it is relayed.
         health: what recording itself costs and how delivery stands, by full key: ``ratioscope/overhead/flush_ms`` of
             the flush before, ``ratioscope/delivery/<tracker>/{queued,delivered,failed}``.
+        texts: text of each of the worst tokens and its neighbours, on rank 0 where the recorder can decode; None for a
+            token whose text is unknown, and empty where none is known.
         definitions: version of the metric definitions the scalars follow.
     """
 
@@ -46,6 +48,7 @@ class Record:
     events: tuple[str, ...] = ()
     logs: Mapping[str, float] = field(default_factory=dict)
     health: Mapping[str, float] = field(default_factory=dict)
+    texts: tuple[worst.TokenText | None, ...] = ()
     definitions: int = field(default=DEFINITIONS_VERSION)
 
     @property
@@ -56,7 +59,7 @@ class Record:
     @property
     def worst_tokens(self) -> tuple[worst.WorstToken, ...]:
         """The tokens with the largest absolute log-ratio over all ranks, worst first; at most 32."""
-        return worst.tokens_of(self.summary.top.tokens.numpy())
+        return worst.tokens_of(self.summary.top.tokens.numpy(), self.texts)
 
     @property
     def worst_rows(self) -> tuple[worst.WorstRow, ...]:
@@ -81,6 +84,7 @@ class Record:
             "logs": dict(self.logs),
             "health": dict(self.health),
             "scalars": {key: value for key, value in self.scalars.items() if math.isfinite(value)},
+            **({"texts": worst.texts_to_json(self.texts)} if any(self.texts) else {}),
             "state": self.summary.to_json(),
         }
 
@@ -98,5 +102,6 @@ class Record:
             events=tuple(data["events"]),
             logs=data["logs"],
             health=data["health"],
+            texts=worst.texts_from_json(data.get("texts", ())),
             definitions=data["definitions"],
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ratioscope import runconfig
 from ratioscope.collective import is_main_rank
 from ratioscope.correction import Correction, correct
+from ratioscope.decoding import Decode, TokenTexts
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
 from ratioscope.noise import noise_summary
@@ -55,6 +56,8 @@ class Recorder:
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
         close_timeout: seconds that ``close`` waits for what trackers have not received yet; the journal keeps it.
         group: process group to merge over; None for the default one.
+        decode: a tokenizer, or a function from a list of ids to text, with which rank 0 adds to each record the texts
+            of its worst tokens and their neighbours; they go to the journal and to trackers. None to keep ids only.
 
     Attributes:
         incidents: what went wrong in flight, counted by kind.
@@ -63,6 +66,7 @@ class Recorder:
     Raises:
         ValueError: if a tracker's name or the detail is unknown.
         ImportError: if a named tracker's package is missing.
+        TypeError: if ``decode`` cannot decode.
     """
 
     def __init__(
@@ -76,9 +80,11 @@ class Recorder:
         detail: str = "standard",
         close_timeout: float = 10.0,
         group: dist.ProcessGroup | None = None,
+        decode: Decode | None = None,
     ) -> None:
         keys(detail)
         self.incidents = Incidents()
+        self._texts = None if decode is None else TokenTexts(decode, self.incidents)
         self.correction = correction
         self._trackers = resolve(report_to)
         self._output_dir = None if output_dir is None else Path(output_dir)
@@ -131,6 +137,7 @@ class Recorder:
                     close_timeout=self._close_timeout,
                     reporters=reporters,
                     restored_step=restored_step,
+                    texts=self._texts,
                 )
                 atexit.register(self.close)
         if self._output is not None:
@@ -251,8 +258,8 @@ class Recorder:
             split: the window to close.
 
         Returns:
-            The record, the same on every rank but for its time and, on rank 0, its ``health``; None if no rank observed
-            anything.
+            The record, the same on every rank but for its time and, on rank 0, its ``health`` and ``texts``; None if no
+            rank observed anything.
         """
         record = self.merge(step=step, split=split)
         return None if record is None else self.write(record)
@@ -288,7 +295,7 @@ class Recorder:
         """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises.
 
         Returns:
-            The record as it was kept, with how delivery stands.
+            The record as it was kept, with how delivery stands and the texts of its worst tokens.
         """
         self.open()
         if self._output is None:

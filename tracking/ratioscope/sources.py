@@ -96,6 +96,7 @@ def _add(timeline: Timeline, stored: Mapping[str, Any], rows: RowMaker) -> None:
     if timeline.pooled is not None:
         timeline.pooled.add(stored, counts_of)
     timeline.add(stored["step"], stored["split"], stored["time"], scalars, bins, stored["events"])
+    timeline.worst.add_stored(stored)
 
 
 def _counts(stored: Mapping[str, Any]) -> Callable[[str], NDArray[np.int64]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.history import History
+from ratioscope.worst_run import WorstOfRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,6 +50,7 @@ class Timeline:
         windows: number of windows of each split.
         pooled: the windows of training with their full state, for diagnosis and thresholds; None where only scalars
             and even bins are known.
+        worst: the worst tokens and rows.
     """
 
     name: str = ""
@@ -59,6 +61,7 @@ class Timeline:
     events: list[tuple[int, str]] = field(default_factory=list)
     windows: dict[str, int] = field(default_factory=dict)
     pooled: Pooled | None = field(default=None, repr=False, compare=False)
+    worst: WorstOfRun = field(default_factory=WorstOfRun)
 
     def add(
         self,

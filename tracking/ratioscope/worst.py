@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +39,20 @@ TOKEN_COLUMNS = (
 ROW_COLUMNS = (*KEYED, "rank", "advantage", "row_log_ratio")
 """Columns of the table of rows; its value is the mean absolute d."""
 
+Context = tuple[tuple[int, ...], int, tuple[int, ...]]
+"""Ids before a token, its own, and those after it."""
+
+_MAX_LOG = math.log(1.7976931348623157e308)
 _NUMBERS = {"value", "advantage", "row_log_ratio", "train_logp", "rollout_logp"}
 _ABSENT = {"rank": 0.0, "advantage": math.nan} | dict.fromkeys(("token_id", *BEFORE, *AFTER), -1.0)
+
+
+class TokenText(NamedTuple):
+    """A token's text and its neighbours', as the tokenizer's ``decode`` gives them, of bounded length."""
+
+    before: str
+    text: str
+    after: str
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,9 @@ class WorstToken:
         row_log_ratio: sum of the row's log-ratios, in nats.
         row: fingerprint of the row's content, the same wherever it is batched.
         rank: the process that observed it.
+        text: what it stands for, behind ``before``; None if unknown.
+        before_text: text of ``before``; None if unknown.
+        after_text: text of ``after``; None if unknown.
     """
 
     log_ratio: float
@@ -73,6 +89,14 @@ class WorstToken:
     row_log_ratio: float
     row: int
     rank: int
+    text: str | None = None
+    before_text: str | None = None
+    after_text: str | None = None
+
+    @property
+    def ratio(self) -> float:
+        """``exp`` of the log-ratio; infinite where float64 cannot hold it."""
+        return math.exp(self.log_ratio) if self.log_ratio < _MAX_LOG else math.inf
 
 
 @dataclass(frozen=True)
@@ -96,8 +120,14 @@ class WorstRow:
     rank: int
 
 
-def tokens_of(table: NDArray[np.float64]) -> tuple[WorstToken, ...]:
-    """The tokens of a table with :data:`TOKEN_COLUMNS`, worst first."""
+def tokens_of(table: NDArray[np.float64], texts: Sequence[TokenText | None] = ()) -> tuple[WorstToken, ...]:
+    """The tokens of a table with :data:`TOKEN_COLUMNS`, worst first.
+
+    Args:
+        table: empty slots are at its end.
+        texts: one for each of the first slots.
+    """
+    told = chain(texts, repeat(None))
     return tuple(
         WorstToken(
             log_ratio=row["value"],
@@ -112,9 +142,28 @@ def tokens_of(table: NDArray[np.float64]) -> tuple[WorstToken, ...]:
             row_log_ratio=row["row_log_ratio"],
             row=int(row["fingerprint"]),
             rank=int(row["rank"]),
+            text=None if text is None else text.text,
+            before_text=None if text is None else text.before,
+            after_text=None if text is None else text.after,
         )
-        for row in _named(table, TOKEN_COLUMNS)
+        for row, text in zip(_named(table, TOKEN_COLUMNS), told, strict=False)
     )
+
+
+def contexts_of(table: NDArray[np.float64]) -> list[Context | None]:
+    """Ids of the tokens of a table with :data:`TOKEN_COLUMNS` and of their neighbours; None where there is no id."""
+    ids = table[table[:, KEYED.index("n")] > 0, TOKEN_COLUMNS.index(BEFORE[0]) :].astype(np.int64).tolist()
+    return [_context(row) for row in ids]
+
+
+def texts_to_json(texts: Sequence[TokenText | None]) -> list[list[str] | None]:
+    """One list a token: before, text and after; null where they are unknown."""
+    return [None if text is None else list(text) for text in texts]
+
+
+def texts_from_json(data: Sequence[Sequence[str] | None]) -> tuple[TokenText | None, ...]:
+    """Inverse of :func:`texts_to_json`."""
+    return tuple(None if text is None else TokenText(*text) for text in data)
 
 
 def rows_of(table: NDArray[np.float64]) -> tuple[WorstRow, ...]:
@@ -163,8 +212,16 @@ def _named(table: NDArray[np.float64], columns: Sequence[str]) -> list[dict[str,
 
 
 def _ids(row: Mapping[str, float], names: Sequence[str]) -> tuple[int, ...]:
+    return _until([int(row[name]) for name in names])
+
+
+def _context(ids: list[int]) -> Context | None:
+    before, token, after = ids[N_BEFORE - 1 :: -1], ids[N_BEFORE], ids[N_BEFORE + 1 :]
+    return None if token == -1 else (_until(before)[::-1], token, _until(after))
+
+
+def _until(ids: list[int]) -> tuple[int, ...]:
     """Ids up to the first that is not there."""
-    ids = [int(row[name]) for name in names]
     return tuple(ids[: ids.index(-1)] if -1 in ids else ids)
 
 

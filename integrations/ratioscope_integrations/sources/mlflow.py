@@ -75,6 +75,7 @@ def read_run(client: MlflowClient, run_id: str) -> Timeline:
         history=memory.histograms,
         events=sorted(memory.events, key=lambda event: event[0]),
         windows={split: len(steps) for split, steps in memory.steps.items() if steps},
+        worst=memory.worst,
     )
     points: dict[str, list[Point]] = {}
     for key, name in _names():

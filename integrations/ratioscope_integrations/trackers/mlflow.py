@@ -158,6 +158,8 @@ class MlflowTracker:
         memory = self._memory
         if memory is None:
             return
+        mlflow_artifacts.log_worst_tokens(client, run_id, memory)
+        yield
         for split, row in self._newest.items():
             drawn = self._drawn.get(split) is row
             steps = [0] if self._opening.get(split) is not row else []
@@ -224,6 +226,7 @@ class MlflowTracker:
                 self._drawn[split] = rows.pop(0)
             del self._due[split]
         mlflow_artifacts.log_memory(client, run_id, memory)
+        mlflow_artifacts.log_worst_tokens(client, run_id, memory)
 
 
 def _timeline(context: RunContext, client: MlflowClient, run_id: str) -> Timeline:

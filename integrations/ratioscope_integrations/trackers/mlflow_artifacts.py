@@ -1,4 +1,4 @@
-"""What an MLflow run shows of its histograms: pictures over the steps, a table of pictures, and the report."""
+"""What an MLflow run shows of its histograms: pictures over the steps, tables, and the report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.worst_run import COLUMNS, table_rows
 from ratioscope_integrations.trackers.mlflow_memory import HISTOGRAMS_ARTIFACT, Memory, drawn, drawn_bins, table_steps
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ COMMON_PICTURE = "ratioscope_{level}_log_ratio.png"
 """At the root for the same reason."""
 
 TABLE_ARTIFACT = "ratioscope/log_ratio_by_step.json"
+
+WORST_ARTIFACT = "ratioscope/worst_tokens.json"
 
 _TABLES_TAG = "mlflow.loggedArtifacts"
 _CELLS = "table_images/ratioscope"
@@ -152,8 +155,21 @@ def log_table(client: MlflowClient, run_id: str, memory: Memory, row: Row) -> No
         table.parent.mkdir(parents=True, exist_ok=True)
         table.write_text(json.dumps({"columns": ["step", *columns], "data": rows}))
         client.log_artifacts(run_id, folder)
+    _mark_as_table(client, run_id, TABLE_ARTIFACT)
+
+
+def log_worst_tokens(client: MlflowClient, run_id: str, memory: Memory) -> None:
+    """Logs the worst tokens as a table, in place of the one before; no more than one a run, of at most 64 rows."""
+    rows = table_rows(memory.worst)
+    if rows:
+        client.log_text(run_id, json.dumps({"columns": list(COLUMNS), "data": rows}), WORST_ARTIFACT)
+        _mark_as_table(client, run_id, WORST_ARTIFACT)
+
+
+def _mark_as_table(client: MlflowClient, run_id: str, path: str) -> None:
+    """Has MLflow show an artifact among a run's tables."""
     tables: list[Any] = json.loads(client.get_run(run_id).data.tags.get(_TABLES_TAG, "[]"))
-    entry = {"path": TABLE_ARTIFACT, "type": "table"}
+    entry = {"path": path, "type": "table"}
     if entry not in tables:
         client.set_tag(run_id, _TABLES_TAG, json.dumps([*tables, entry]), synchronous=True)
 

@@ -1,4 +1,4 @@
-"""What an MLflow run keeps beside its metrics: the windows, their histograms and their events, as one artifact."""
+"""What an MLflow run keeps beside its metrics, as one artifact: windows, histograms, events and worst tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ratioscope.histogram import even_bins
 from ratioscope.history import History
 from ratioscope.trackers.base import prefix_of
+from ratioscope.worst_run import WorstOfRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ class Memory:
         last: step of the newest window of the training that has statistics.
         rungs: exponent of the pictures' bins by histogram.
         recent: split, step and time in milliseconds of the newest windows.
+        worst: the worst tokens and rows.
     """
 
     histograms: History = field(default_factory=History)
@@ -71,6 +73,7 @@ class Memory:
     last: int | None = None
     rungs: dict[str, int] = field(default_factory=dict)
     recent: list[tuple[str, int, int]] = field(default_factory=list)
+    worst: WorstOfRun = field(default_factory=WorstOfRun)
 
     def add(self, row: Row) -> bool:
         """Takes a window in; False if it is one of the newest already."""
@@ -85,6 +88,7 @@ class Memory:
         if row.record.scalars or row.record.events:  # else it is a log of the trainer's without a window
             self.steps.setdefault(row.split, []).append(row.step)
         self.events = [*self.events, *((row.step, event) for event in row.record.events)][-MAX_EVENTS:]
+        self.worst.add(row.record)
         for key, bins in row.histograms.items():
             self.histograms.add(key, row.step, bins)
         for key in drawn(row):
@@ -94,6 +98,7 @@ class Memory:
     def _forget_from(self, step: int) -> None:
         self.histograms.forget_from(step)
         self.pictures.forget_from(step)
+        self.worst.forget_from(step)
         self.events = [event for event in self.events if event[0] < step]
         for split, steps in self.steps.items():
             self.steps[split] = [known for known in steps if known < step]
@@ -108,6 +113,7 @@ class Memory:
             "last": self.last,
             "rungs": self.rungs,
             "recent": self.recent,
+            "worst": self.worst.to_json(),
         }
 
     @classmethod
@@ -130,6 +136,7 @@ class Memory:
             last=data["last"],
             rungs=dict(data["rungs"]),
             recent=[(split, step, time) for split, step, time in data["recent"]],
+            worst=WorstOfRun.from_json(data.get("worst", {})),
         )
 
 

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ratioscope.trackers.base import grouped
+from ratioscope.worst_run import COLUMNS, WorstTables
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from ratioscope.histogram import Bins
     from ratioscope.trackers.base import Row, RunContext
+
+
+_MARKUP = frozenset("&<>|`*_[]()!#\\~")
 
 
 class TensorBoardTracker:
@@ -32,6 +38,7 @@ class TensorBoardTracker:
         self._writer: Any = None
         self._ours_to_close = False
         self._place = "no run yet"
+        self._worst = WorstTables()
 
     def open(self, run: RunContext) -> bool:
         """Takes the trainer's writer, or opens one under ``output_dir`` (``runs`` without one).
@@ -61,6 +68,8 @@ class TensorBoardTracker:
         for key, bins in row.histograms.items():
             if bins.total:
                 writer.add_histogram_raw(key, **_raw_histogram(bins), global_step=row.step, walltime=row.time)
+        if worst := self._worst.due(row.record):
+            writer.add_text("ratioscope/worst_tokens", _markdown(worst), row.step, walltime=row.time)
         if self._ours_to_close:
             writer.flush()  # it holds events back for two minutes, and this row is about to count as delivered
 
@@ -105,6 +114,18 @@ def _folder_name(run_name: str) -> str:
 def _log_dir(writer: Any) -> str:
     """Folder of a writer; tensorboardX, which transformers falls back to, has no ``get_logdir``."""
     return str(writer.get_logdir() if hasattr(writer, "get_logdir") else writer.logdir)
+
+
+def _markdown(rows: Iterable[Sequence[str | int | float | None]]) -> str:
+    """A table in which any text is only text."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *([_cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in value)
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _raw_histogram(bins: Bins) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.trackers.base import grouped
+from ratioscope.worst_run import COLUMNS, WorstTables
 from ratioscope_integrations.trackers.trackio_store import count_rows, forget_unsent, place
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 STEP_KEY = "train/global_step"
 """What transformers' ``TrackioCallback`` puts into every row, so that it can be chosen as the x-axis."""
+WORST_KEY = "ratioscope/worst_tokens"
 ROWS_BEFORE = "rows_before"
 """In the identity of a run that is ours alone: how many rows it had at first."""
 
@@ -44,6 +46,7 @@ class TrackioTracker:
         self._opened = False
         self._expected: int | None = None
         self._place = "no run yet"
+        self._worst = WorstTables()
         self.identity: Mapping[str, str] | None = None
         self.received: int | None = None
 
@@ -115,6 +118,8 @@ class TrackioTracker:
         data: dict[str, Any] = {key: value for key, value in scalars.items() if math.isfinite(value)}
         for key, bins in row.histograms.items():
             data[key] = trackio.Histogram(np_histogram=(bins.counts, bins.edges))
+        if worst := self._worst.due(row.record):
+            data[WORST_KEY] = trackio.Table(columns=list(COLUMNS), data=worst)
         if self._opened:
             self._run.log(data, step=row.step)
             self._expected = None if self._expected is None else self._expected + 1

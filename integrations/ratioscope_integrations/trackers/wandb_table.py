@@ -1,6 +1,6 @@
-"""What a W&B run is given at its end: a table of its histograms over the steps, for custom charts, and its events.
+"""What a W&B run is given at its end: tables of its histograms and worst tokens, and its events.
 
-Both go into the run's summary, so that its history has one row a window and no other.
+All go into the run's summary, so that its history has one row a window and no other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ratioscope.history import History, Window
+from ratioscope.worst_run import COLUMNS as WORST_COLUMNS
+from ratioscope.worst_run import WorstOfRun
+from ratioscope.worst_run import table_rows as worst_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from ratioscope.trackers.base import Row
 
 TABLE = "ratioscope/histogram_table"
+WORST = "ratioscope/worst_tokens"
 EVENTS = "ratioscope/events"
 COLUMNS = ("split", "level", "first_step", "step", "log_ratio", "low", "high", "count", "share")
 MAX_ROWS = 10_000
@@ -83,6 +87,7 @@ class Ending:
         self._journal = journal
         self._history = History()
         self._events: list[tuple[int, str]] = []
+        self._worst = WorstOfRun()
         self._rows = 0
 
     def add(self, row: Row) -> None:
@@ -91,9 +96,10 @@ class Ending:
         for key, bins in row.histograms.items():
             self._history.add(key, row.step, bins)
         self._events = [*self._events, *((row.step, event) for event in row.record.events)][-MAX_EVENTS:]
+        self._worst.add(row.record)
 
     def send(self, run: wandb.Run, timeout: float) -> None:
-        """Puts table and events into the run's summary, if this process had anything for the run. Never raises.
+        """Puts tables and events into the run's summary, if this process had anything for the run. Never raises.
 
         W&B asks its server before it takes a table, on the thread that brings it, which a server that is away would
         hold; so that is another thread, and what it has not done in time is left out.
@@ -116,25 +122,28 @@ class Ending:
         import wandb
 
         try:
-            history, events = self._whole()
-            rows: list[Any] = table_rows(history)
+            history, events, worst = self._whole()
             if events and not left_out.is_set():
                 run.summary[EVENTS] = [[step, event] for step, event in events]
+            tokens: list[Any] = worst_rows(worst)
+            if tokens and not left_out.is_set():
+                run.summary[WORST] = wandb.Table(columns=list(WORST_COLUMNS), data=tokens)
+            rows: list[Any] = table_rows(history)
             if rows and not left_out.is_set():
                 run.summary[TABLE] = wandb.Table(columns=list(COLUMNS), data=rows, optional=False)
         except Exception as error:
             if not left_out.is_set():
                 _logger.warning("W&B: %s is left out: %s: %s", TABLE, type(error).__name__, error)
 
-    def _whole(self) -> tuple[History, list[tuple[int, str]]]:
-        """Histograms and events of the run, from the journal where an earlier process had a part of it."""
+    def _whole(self) -> tuple[History, list[tuple[int, str]], WorstOfRun]:
+        """What is known of the run, from the journal where an earlier process had a part of it."""
         from ratioscope.journal_schema import JournalError
         from ratioscope.sources import read_journal
 
         if self._journal is not None:
             try:
                 timeline = read_journal(self._journal)
-                return timeline.history, timeline.events[-MAX_EVENTS:]
+                return timeline.history, timeline.events[-MAX_EVENTS:], timeline.worst
             except (OSError, JournalError) as error:
                 _logger.warning("W&B: %s has only what came since the run was continued: %s", TABLE, error)
-        return self._history, self._events
+        return self._history, self._events, self._worst

@@ -49,6 +49,8 @@ class RatioscopeCallback(TrainerCallback):
         close_timeout: seconds to wait at the end for what trackers have not received yet; the journal keeps it.
         noise_floor: also measure how far the trainer is from itself: a number N scores one generated batch in N once
             more, the first among them; True stands for 10. It costs that forward pass.
+        token_texts: keep the texts of each window's worst tokens and their neighbours, as the trainer's tokenizer
+            decodes them, in the journal and in trackers; with False their ids only.
 
     Attributes:
         recorder: the recorder behind it.
@@ -68,6 +70,7 @@ class RatioscopeCallback(TrainerCallback):
         relay: bool = False,
         close_timeout: float = 10.0,
         noise_floor: bool | int = False,
+        token_texts: bool = True,
     ) -> None:
         self._trainer = trainer
         self._relays = relay
@@ -79,6 +82,7 @@ class RatioscopeCallback(TrainerCallback):
             run_name=getattr(trainer.args, "run_name", None),
             detail=detail,
             close_timeout=close_timeout,
+            decode=reading.tokenizer(trainer) if token_texts else None,
         )
         self._pending: dict[str, Record] = {}
         self._restored_step: int | None = None

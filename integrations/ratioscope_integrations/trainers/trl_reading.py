@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from transformers import ProcessorMixin
 from transformers.integrations import integration_utils
 
 from ratioscope import metrics
@@ -23,6 +24,14 @@ def rule(trainer: Any) -> Correction | None:
     """The correction in force; None where the trainer makes none."""
     corrects = hasattr(trainer.args, "vllm_importance_sampling_mode") and getattr(trainer.args, "use_vllm", False)
     return Correction.from_trl(trainer.args) if corrects else None
+
+
+def tokenizer(trainer: Any) -> Any:
+    """What decodes the trainer's tokens; None where nothing can."""
+    found = getattr(trainer, "processing_class", None)
+    if isinstance(found, ProcessorMixin):
+        found = getattr(found, "tokenizer", None)
+    return found if callable(getattr(found, "decode", None)) else None
 
 
 def followed(report_to: str | list[str] | None) -> list[str]:

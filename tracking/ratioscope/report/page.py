@@ -22,6 +22,7 @@ from ratioscope.report.panel import Absent, Panel
 from ratioscope.report.settings import settings, windows
 from ratioscope.report.style import runs_of
 from ratioscope.report.text import plain, shown
+from ratioscope.report.worst_part import worst_section
 from ratioscope.thresholds import SCOPE
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def report_html(timeline: Timeline) -> str:
         *_figures([timeline], entries),
         _rules(timeline, tried),
         parts.excluded_table(timeline),
+        worst_section(timeline),
         parts.definitions([*entries, tried], _meanings(), _GROUPS),
         "<h2>Run</h2>" if timeline.config or timeline.events else "",
         parts.event_details(timeline),

@@ -11,6 +11,7 @@ from ratioscope.report.extras import require
 from ratioscope.report.reading import curve, rule
 from ratioscope.report.text import count, number, plain, shown
 from ratioscope.report.verdict import EXCLUDED, excluded, key_figures, verdict
+from ratioscope.report.worst_part import worst_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,6 +53,8 @@ def render(timeline: Timeline) -> RenderableType:
             values = (figure.latest, figure.lowest, figure.median, figure.highest)
             table.add_row(Text(figure.label), *(Text(shown(figure.key, value)) for value in values))
         parts += [Text(), table]
+    if (worst := worst_table(timeline)) is not None:
+        parts += [Text(), worst]
     return Group(*parts, Text(), *_left_out(timeline))
 
 
