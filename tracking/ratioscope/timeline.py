@@ -10,6 +10,7 @@ from ratioscope.history import History
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ratioscope.foreign_names import Name
     from ratioscope.histogram import Bins
 
 
@@ -21,11 +22,13 @@ class Curve:
         steps: the trainer's global step of each window that has the statistic.
         times: milliseconds since the epoch at which each was closed.
         values: finite floats.
+        origin: another trainer's name that it was read from (:mod:`ratioscope.foreign`); empty if it is our own.
     """
 
     steps: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    origin: str = ""
 
     def add(self, step: int, time: int, value: float) -> None:
         """Appends one window."""
@@ -46,6 +49,7 @@ class Timeline:
         history: even bins of each histogram by key, ``ratioscope/hist/...``; bounded, so that old windows are pooled.
         events: step and text.
         windows: number of windows of each split.
+        foreign: by another trainer's key, what it is in our terms; empty for a run that ratioscope logged.
     """
 
     name: str = ""
@@ -55,6 +59,7 @@ class Timeline:
     history: History = field(default_factory=History)
     events: list[tuple[int, str]] = field(default_factory=list)
     windows: dict[str, int] = field(default_factory=dict)
+    foreign: dict[str, Name] = field(default_factory=dict)
 
     def add(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratioscope.foreign import sentence
 from ratioscope.report.comparison import config_differences, first_to_drift, labels
 from ratioscope.report.extras import require
 from ratioscope.report.reading import curve, rule
@@ -47,6 +48,8 @@ def render(timeline: Timeline) -> RenderableType:
             values = (figure.latest, figure.lowest, figure.median, figure.highest)
             table.add_row(Text(figure.label), *(Text(shown(figure.key, value)) for value in values))
         parts += [Text(), table]
+    if timeline.foreign:
+        return Group(*parts, Text(), _elsewhere(timeline))
     return Group(*parts, Text(), *_left_out(timeline))
 
 
@@ -105,8 +108,10 @@ def _heading(timeline: Timeline, name: str | None = None) -> Text:
 def _windows(timeline: Timeline) -> Iterator[str]:
     for split, name in (("train", "of training"), ("eval", "of evaluations")):
         if n := timeline.windows.get(split, 0):
-            found = curve(timeline, "ratioscope/counts/tokens") if split == "train" else None
-            steps = f", steps {found.steps[0]} to {found.steps[-1]}" if found else ""
+            found = [each for key, each in timeline.scalars.items() if not key.startswith("eval/")]
+            steps = ""
+            if found and split == "train":
+                steps = f", steps {min(each.steps[0] for each in found)} to {max(each.steps[-1] for each in found)}"
             yield f"{count(n, 'window')} {name}{steps}"
 
 
@@ -130,6 +135,19 @@ def _left_out(timeline: Timeline) -> list[RenderableType]:
         return [Text("Left out:"), *(Text(f"  {total:,} {what}: {why}") for what, total, why in found)]
     counted = any(curve(timeline, f"ratioscope/counts/{name}") for name in EXCLUDED)
     return [Text("Nothing was left out." if counted else "What was left out was not counted here.")]
+
+
+def _elsewhere(timeline: Timeline) -> Table:
+    """What the numbers of somebody else's log are."""
+    from rich.text import Text
+
+    table = _table("in the log", "latest", "in our terms")
+    table.columns[-1].justify = "left"
+    for key, name in timeline.foreign.items():
+        found = curve(timeline, key) or curve(timeline, f"eval/{key}")
+        latest = Text(number(found.values[-1])) if found else Text("–")
+        table.add_row(Text(plain(key, 80)), latest, Text(" ".join(filter(None, (name.ours, f"({sentence(name)})")))))
+    return table
 
 
 def _table(first: str, *columns: str) -> Table:

@@ -84,6 +84,7 @@ def _key_figure(timeline: Timeline, key: str, label: str) -> KeyFigure:
     if found is None:
         return KeyFigure(label, key, None, None, None, None)
     values = found.values
+    label = f"{label}, as {found.origin}" if found.origin else label
     return KeyFigure(label, key, values[-1], min(values), median(values), max(values))
 
 
