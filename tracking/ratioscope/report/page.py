@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ratioscope._version import __version__
 from ratioscope.catalogue import CATALOGUE
-from ratioscope.report import elsewhere, heat, parts
+from ratioscope.report import elsewhere_page, heat, parts
 from ratioscope.report.comparison import config_differences, differences, first_to_drift
 from ratioscope.report.figures import drawn
 from ratioscope.report.panel import Absent, Panel
@@ -58,7 +58,7 @@ def report_html(timeline: Timeline) -> str:
     body = [
         *head,
         parts.key_table(timeline),
-        elsewhere.table(timeline),
+        elsewhere_page.table(timeline),
         *_figures([timeline], entries),
         parts.excluded_table(timeline),
         parts.definitions(entries, _meanings(), _GROUPS),
@@ -112,7 +112,7 @@ def _entries(timelines: Sequence[Timeline]) -> list[Panel | Absent]:
         return []
     entries = drawn(timelines)
     if any(timeline.foreign for timeline in timelines):
-        return elsewhere.entries(timelines, entries)
+        return elsewhere_page.entries(timelines, entries)
     if any(map(_has_ratios, timelines)):
         return entries
     return [entry for entry in entries if entry.key.startswith("excluded") and isinstance(entry, Panel)]
@@ -141,7 +141,7 @@ def _notices(timelines: Sequence[Timeline]) -> list[str]:
         if not n:
             told.append(f"{name}No window was recorded, so there is nothing to draw.")
         elif run.timeline.foreign:
-            told.append(f"{name}{elsewhere.NOTICE}")
+            told.append(f"{name}{elsewhere_page.NOTICE}")
         elif not _has_ratios(run.timeline):
             where = "its one window" if n == 1 else f"any of {n:,} windows"
             told.append(f"{name}Not one token was valid in {where}, so there is no ratio to draw.")
