@@ -92,4 +92,4 @@ def sentence(name: Name) -> str:
     """What a name is in our terms, in one sentence."""
     if name.exact:
         return f"the same; {name.differs}" if name.differs else "the same"
-    return f"near it: {name.differs}" if name.ours else f"none of ours: {name.differs}"
+    return f"near: {name.differs}" if name.ours else f"none of ours: {name.differs}"

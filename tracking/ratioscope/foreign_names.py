@@ -51,7 +51,7 @@ def _trl() -> tuple[Name, ...]:
         f"sampling/{name}"
         for name in ("sampling_logp_difference", "importance_sampling_ratio", "raw_importance_sampling_ratio")
     )
-    cut = f"{CUT}, a masked ratio as 0 and, in a sequence mode, a row without a token as 1"
+    cut = f"{CUT}, masked ratios as 0, in sequence modes rows without a token as 1"
     return (
         Name("TRL", f"{gap}/mean", "ratioscope/log_ratio/abs_mean", _MEANS),
         Name("TRL", f"{gap}/max", "ratioscope/token/log_ratio/abs_max", "averaged over the window: at most ours"),
