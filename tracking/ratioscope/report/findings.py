@@ -51,7 +51,7 @@ def findings(timeline: Timeline) -> Iterator[Line]:
         yield from elsewhere.lines(timeline)
     else:
         yield from standing.without_tokens(timeline)
-    if curve(timeline, APART) is None:
+    if curve(timeline, APART) is None and not timeline.foreign:
         return
     if not timeline.foreign or curve(timeline, "ratioscope/modified/fraction"):
         yield from _modified(timeline)

@@ -75,7 +75,7 @@ def key_table(timeline: Timeline) -> str:
     """The statistics at a glance; those without data are left out."""
     rows = [
         (
-            f'<span title="{html.escape(figure.key)}">{html.escape(figure.label)}</span>',
+            f'<span title="{html.escape(figure.key)}">{html.escape(figure.full_label)}</span>',
             *(shown(figure.key, value) for value in (figure.latest, figure.lowest, figure.median, figure.highest)),
         )
         for figure in key_figures(timeline)

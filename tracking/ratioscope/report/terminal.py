@@ -9,7 +9,7 @@ from ratioscope.report.comparison import config_differences, first_to_drift, lab
 from ratioscope.report.extras import require
 from ratioscope.report.reading import curve, rule
 from ratioscope.report.text import count, number, plain, shown
-from ratioscope.report.verdict import EXCLUDED, excluded, key_figures, verdict
+from ratioscope.report.verdict import EXCLUDED, common_label, excluded, key_figures, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ def render(timeline: Timeline) -> RenderableType:
         table = _table("of the training", "latest", "lowest", "median", "highest")
         for figure in figures:
             values = (figure.latest, figure.lowest, figure.median, figure.highest)
-            table.add_row(Text(figure.label), *(Text(shown(figure.key, value)) for value in values))
+            table.add_row(Text(figure.full_label), *(Text(shown(figure.key, value)) for value in values))
         parts += [Text(), table]
     if timeline.foreign:
         return Group(*parts, Text(), _elsewhere(timeline))
@@ -92,7 +92,7 @@ def _side_by_side(timelines: Sequence[Timeline], names: Sequence[str]) -> Table:
         for at, figure in enumerate(figures):
             if figure.latest is not None:
                 cells[at] = Text(f"{shown(key, figure.latest)} ({shown(key, figure.median)})")
-        table.add_row(Text(figures[0].label), *cells)
+        table.add_row(Text(common_label(figures)), *cells)
     return table
 
 
