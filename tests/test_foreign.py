@@ -115,7 +115,7 @@ def test_the_report_of_such_a_log_is_honest(tmp_path: Path) -> None:
     assert 'class="card absent"' not in page
     assert page.count('class="plot') == 2
     assert "What was read" in page
-    assert "1970" not in page
+    assert "1970-01" not in page
     console = Console(width=120, record=True, file=StringIO())
     console.print(render(timeline))
     assert f"{RATIO}/mean" in console.export_text()
