@@ -1,4 +1,4 @@
-"""Writes the metric tables of the README and of the reference from the catalogue.
+"""Writes the metric tables of the README and of the reference from the catalogue and the table of others' names.
 
 python scripts/docs_tables.py            writes them
 python scripts/docs_tables.py --check    changes nothing; exits with 1 if a table is out of date
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ratioscope import CATALOGUE
+from ratioscope.foreign import sentence
+from ratioscope.foreign_names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- metrics: written by scripts/docs_tables.py -->"
@@ -28,7 +30,17 @@ def full_table() -> str:
     return table(("key", "detail", "meaning"), ((code(m.key), m.detail, cell(m.meaning)) for m in CATALOGUE))
 
 
-PAGES: dict[str, Callable[[], str]] = {"README.md": headline_table, "docs/reference/metrics.md": full_table}
+def names_table() -> str:
+    """What other trainers' names are in our terms."""
+    rows = ((n.framework, code(n.pattern), code(n.ours) if n.ours else "–", cell(sentence(n))) for n in NAMES)
+    return table(("logged by", "its key", "ours", "the definitions"), rows)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "README.md": headline_table,
+    "docs/reference/metrics.md": full_table,
+    "docs/reference/names-from-elsewhere.md": names_table,
+}
 """Which table stands on which page."""
 
 

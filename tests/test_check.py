@@ -159,6 +159,7 @@ def test_json_is_one_object(run: Path, capsys: pytest.CaptureFixture[str]) -> No
                 "step": 2,
                 "windows": 3,
                 "violations": 1,
+                "read_from": None,
             },
             {
                 "key": "ratioscope/modified/positive_advantage",
@@ -169,6 +170,7 @@ def test_json_is_one_object(run: Path, capsys: pytest.CaptureFixture[str]) -> No
                 "step": None,
                 "windows": 0,
                 "violations": 0,
+                "read_from": None,
             },
         ],
         "error": None,

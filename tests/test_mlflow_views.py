@@ -22,7 +22,7 @@ from ratioscope.timeline import Curve
 from ratioscope.trackers.base import RunContext
 from ratioscope_integrations.panels import mlflow as panels
 from ratioscope_integrations.picture_cells import CELL_SIZE, cell_picture
-from ratioscope_integrations.sources.mlflow import COUNT, curves
+from ratioscope_integrations.sources.points import COUNT, curves
 from ratioscope_integrations.trackers import mlflow_artifacts
 from ratioscope_integrations.trackers.mlflow import MlflowTracker
 from ratioscope_integrations.trackers.mlflow_memory import MAX_EVENTS, RUNGS, Memory, rung, table_steps

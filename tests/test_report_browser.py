@@ -11,7 +11,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from ratioscope.foreign import adopt
 from ratioscope.report.page import compare_html, report_html
+from ratioscope.timeline import Timeline
 from tests.browser import browser, scheme, screenshot
 from tests.timelines import HOSTILE, make_nan_timeline, make_timeline
 
@@ -89,6 +91,20 @@ def test_report_is_drawn_in_light_and_in_dark(desktop: Chrome, tmp_path: Path) -
     scheme(desktop, dark=False)
     _wait(desktop, "return document.querySelector('#plot-kl')._fullLayout.paper_bgcolor == '#ffffff'")
     assert desktop.get_log("browser") == []
+
+
+def test_a_log_of_anothers_is_drawn(desktop: Chrome, tmp_path: Path) -> None:
+    """Of TRL's own numbers there are two figures, both with marks, and no card says that something is missing."""
+    run = Timeline(name="bare", source="trainer_state.json")
+    gap, ratio = "sampling/sampling_logp_difference", "sampling/importance_sampling_ratio"
+    for step in range(1, 60):
+        logs = {f"{gap}/mean": 0.01, f"{gap}/max": 0.5, f"{ratio}/min": 0.5, f"{ratio}/mean": 1.0, f"{ratio}/max": 2.0}
+        run.add(step, "train", 0.0, logs, {})
+    _open(desktop, report_html(adopt(run)), tmp_path)
+    assert _figures(desktop) == {"apart": 2, "after-the-cut": 3}
+    assert not desktop.find_elements(By.CSS_SELECTOR, ".absent")
+    assert "1970" not in desktop.find_element(By.TAG_NAME, "body").text
+    screenshot(desktop, "report-of-another-log", tmp_path, whole=True)
 
 
 def test_phone_scrolls_only_downwards(tmp_path: Path) -> None:

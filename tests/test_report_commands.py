@@ -100,9 +100,9 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     run, notes = record(tmp_path / "run"), tmp_path / "notes.txt"
     notes.write_text("mine")
     for argv, said in (
-        (["report", str(tmp_path / "\x1b[31mnone")], "found no journal there"),
+        (["report", str(tmp_path / "\x1b[31mnone")], "where no run is"),
         (["report", str(notes)], "is no journal"),
-        (["compare", str(run), str(tmp_path)], "found no journal there"),
+        (["compare", str(run), str(tmp_path)], "where no run is"),
         (["report", str(run), "-o", str(notes)], "is no HTML; it is left as it is"),
         (["report", str(run), "-o", str(tmp_path)], "is a folder"),
         (["report", str(run), "-o", str(tmp_path / "none" / "x.html")], "does not exist: create it"),

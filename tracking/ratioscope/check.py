@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ratioscope import sources
 from ratioscope.catalogue import CATALOGUE
+from ratioscope.foreign import origin_text
 from ratioscope.journal_reader import JournalReader
 from ratioscope.timeline import Curve
 from ratioscope.trackers.base import prefix_of
@@ -68,6 +69,7 @@ class Verdict:
         step: step of the window that has it, the first if there are several; None for a median.
         windows: in how many windows the statistic was measured.
         violations: how many of these are outside the limit.
+        read_from: another trainer's name that the statistic was read from, and in what it differs; empty if it is ours.
     """
 
     limit: Limit
@@ -76,6 +78,7 @@ class Verdict:
     step: int | None = None
     windows: int = 0
     violations: int = 0
+    read_from: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the limit's fields."""
@@ -88,6 +91,7 @@ class Verdict:
             "step": self.step,
             "windows": self.windows,
             "violations": self.violations,
+            "read_from": self.read_from or None,
         }
 
 
@@ -105,11 +109,12 @@ def read_curves(address: str | Path) -> Mapping[str, Curve]:
         ImportError: if the tracker's package is missing.
         LookupError: if the tracker has no such run.
     """
-    if sources.tracker_of(address) is not None:
+    path = sources.journal_of(address)
+    if path is None:
         return sources.read(address).scalars
     curves: dict[str, Curve] = {}
     loads = sources.json_reader()
-    with JournalReader(address) as journal:
+    with JournalReader(path) as journal:
         for body in journal.bodies():
             stored = loads(body)
             prefix = prefix_of(stored["split"])
@@ -165,4 +170,5 @@ def judge(limit: Limit, curve: Curve | None, *, at: At = "worst", steps: Contain
         value = limit.worst(values) if at == "worst" else limit.best(values)
         step = windows[values.index(value)][0]
     status: Status = "holds" if limit.holds(value) else "violated"
-    return Verdict(limit, status, value, step, len(values), sum(not limit.holds(each) for each in values))
+    outside = sum(not limit.holds(each) for each in values)
+    return Verdict(limit, status, value, step, len(values), outside, origin_text(curve.origin) if curve else "")

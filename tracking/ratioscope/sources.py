@@ -8,7 +8,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratioscope import histogram
+from ratioscope import histogram, trainer_state
+from ratioscope.addresses import ACCEPTED
+from ratioscope.foreign import KNOWN, adopt
 from ratioscope.journal_reader import JournalReader
 from ratioscope.timeline import Timeline
 from ratioscope.trackers.base import prefix_of
@@ -26,25 +28,71 @@ GROUP = "ratioscope.sources"
 """Entry-point group: what stands before ``:`` in an address -> a function from what follows to a :class:`Timeline`."""
 
 
+_EVENTS = "events.out.tfevents.*"
+"""Files of TensorBoard, looked for in a folder and two levels below, where trainers put them."""
+
+
 def read(address: str | Path, *, exponents: Mapping[str, int] | None = None) -> Timeline:
-    """Reads a run.
+    """Reads a run, whoever logged it.
 
     Args:
-        address: a run's output directory, its journal, ``mlflow:RUN_ID`` or ``wandb:ENTITY/PROJECT/RUN``.
+        address: any of :data:`ratioscope.addresses.ACCEPTED`. Of a folder, its journal counts;
+            without one a ``trainer_state.json``; without that TensorBoard's files.
         exponents: bin widths by level, to have those of another run; a tracker has only the bins that it was sent.
 
     Raises:
-        FileNotFoundError: if there is no journal, and the address names no tracker either.
+        FileNotFoundError: if nothing of this is there.
         JournalError: if the file is no journal, or of a newer version.
+        ValueError: if a ``trainer_state.json`` is none.
         ImportError: if the tracker's package is missing.
-        LookupError: if the tracker has no such run.
+        LookupError: if the tracker has no such run, or a log has nothing to say of the two engines.
     """
     kind = tracker_of(address)
     if kind is not None:
-        load = next(iter(entry_points(group=GROUP, name=kind))).load()
-        timeline: Timeline = load(str(address).partition(":")[2])
-        return timeline
-    return read_journal(Path(address), exponents=exponents)
+        return adopt(_load(kind, str(address).partition(":")[2]))
+    journal = journal_of(address)
+    return _without_journal(Path(address)) if journal is None else read_journal(journal, exponents=exponents)
+
+
+def journal_of(address: str | Path) -> Path | None:
+    """The journal's path, if that is what an address names; None for every other kind of run."""
+    if tracker_of(address) is not None:
+        return None
+    path = Path(address)
+    if path.is_file():
+        return None if trainer_state.is_state(path) or path.match(_EVENTS) else path
+    try:
+        JournalReader(path).close()
+    except FileNotFoundError:
+        return None
+    return path
+
+
+def _load(kind: str, rest: str) -> Timeline:
+    load = next(iter(entry_points(group=GROUP, name=kind))).load()
+    timeline: Timeline = load(rest)
+    return timeline
+
+
+def _without_journal(path: Path) -> Timeline:
+    """What other logs there are.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        LookupError: if it holds nothing that is known.
+    """
+    state = trainer_state.find(path)
+    if state is not None:
+        timeline = trainer_state.read(state)
+        if not timeline.windows:
+            msg = f"got {state}, whose log has no statistic of the two engines; known are ratioscope's, {KNOWN}. "
+            msg += "TRL logs its own where use_vllm and vllm_importance_sampling_correction are on"
+            raise LookupError(msg)
+        return adopt(timeline)
+    if path.match(_EVENTS) or any(any(path.glob(f"{deep}{_EVENTS}")) for deep in ("", "*/", "*/*/")):
+        return adopt(_load("tensorboard", str(path)))
+    msg = f"got {path}, where no run is; expected {ACCEPTED}"
+    raise FileNotFoundError(msg)
 
 
 def tracker_of(address: str | Path) -> str | None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ratioscope.diagnosis.stored import Pooled
+    from ratioscope.foreign_names import Name
     from ratioscope.histogram import Bins
 
 
@@ -23,11 +24,13 @@ class Curve:
         steps: the trainer's global step of each window that has the statistic.
         times: milliseconds since the epoch at which each was closed.
         values: finite floats.
+        origin: another trainer's name that it was read from (:mod:`ratioscope.foreign`); empty if it is our own.
     """
 
     steps: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    origin: str = ""
 
     def add(self, step: int, time: int, value: float) -> None:
         """Appends one window."""
@@ -51,6 +54,7 @@ class Timeline:
         pooled: the windows of training with their full state, for diagnosis and thresholds; None where only scalars
             and even bins are known.
         worst: the worst tokens and rows.
+        foreign: by another trainer's key, what it is in our terms; empty for a run that ratioscope logged.
     """
 
     name: str = ""
@@ -62,6 +66,7 @@ class Timeline:
     windows: dict[str, int] = field(default_factory=dict)
     pooled: Pooled | None = field(default=None, repr=False, compare=False)
     worst: WorstOfRun = field(default_factory=WorstOfRun)
+    foreign: dict[str, Name] = field(default_factory=dict)
 
     def add(
         self,

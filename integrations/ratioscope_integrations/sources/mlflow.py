@@ -6,27 +6,24 @@ Requires ``mlflow``.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
-from ratioscope import metrics
-from ratioscope.timeline import Curve, Timeline
+from ratioscope import foreign, metrics
+from ratioscope.foreign_config import config_of
+from ratioscope.timeline import Timeline
+from ratioscope_integrations.sources.points import count_windows, curves
 from ratioscope_integrations.trackers.mlflow_artifacts import stored_memory, stored_text
 from ratioscope_integrations.trackers.mlflow_config import CONFIG_ARTIFACT, clean_name
 from ratioscope_integrations.trackers.mlflow_place import public_uri, server_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
-SPLITS = {"train": "", "eval": "eval/"}
-"""Prefix of a split's keys."""
-
-COUNT = "ratioscope/counts/tokens"
-"""A statistic that every window has, and that no trainer reports by itself."""
-
-Point = tuple[int, int, float]
-"""Step, milliseconds since the epoch, and value."""
+    from ratioscope_integrations.sources.points import Point
 
 
 def read(rest: str) -> Timeline:
@@ -82,36 +79,22 @@ def read_run(client: MlflowClient, run_id: str) -> Timeline:
         if name in run.data.metrics:
             history = client.get_metric_history(run_id, name)
             points.setdefault(key, []).extend((point.step, point.timestamp, point.value) for point in history)
+    if not any(key.removeprefix("eval/").startswith("ratioscope/") for key in points):  # nor is it a run of ours
+        points = _foreign(client, run)
+        timeline.config = timeline.config or config_of(run.data.params)
     timeline.scalars = curves(points)
-    if not timeline.windows:  # an older artifact does not tell
-        counted = {split: timeline.scalars.get(f"{prefix}{COUNT}") for split, prefix in SPLITS.items()}
-        timeline.windows = {split: len(curve.steps) for split, curve in counted.items() if curve}
+    timeline.windows = timeline.windows or count_windows(timeline.scalars)  # an older artifact does not tell
     return timeline
 
 
-def curves(points: Mapping[str, Sequence[Point]]) -> dict[str, Curve]:
-    """What is left of the points of a run once each part of it that was trained again has superseded the first try.
-
-    A training that goes on from a checkpoint writes steps again. Whatever was written before the first of them, for
-    that step or a later one, no longer belongs to the run, whether or not it was written again. Of several points at
-    one step the newest counts. A point that the trainer logged itself gets the time of its window.
-
-    Args:
-        points: by key, in any order.
-    """
-    own = {prefix: points.get(prefix + COUNT) for prefix in SPLITS.values()}
-    train = own[""] or max((points[key] for key in points if not key.startswith("eval/")), key=len, default=())
-    restarts = _restarts(train)
-    times = {prefix: {step: time for step, time, _ in _live(known or (), restarts)} for prefix, known in own.items()}
-    kept: dict[str, Curve] = {}
-    for key, known in points.items():
-        at = times["eval/" if key.startswith("eval/") else ""]
-        curve = Curve()
-        for step, time, value in _live(known, restarts):
-            curve.add(step, at.get(step, time), value)
-        if curve.steps:
-            kept[key] = curve
-    return kept
+def _foreign(client: MlflowClient, run: Run) -> dict[str, list[Point]]:
+    """Points of what another trainer logged of the two engines."""
+    points: dict[str, list[Point]] = {}
+    for name in filter(foreign.is_known, sorted(run.data.metrics)):
+        history = client.get_metric_history(run.info.run_id, name)
+        known = points.setdefault("".join(foreign.split_key(name)), [])
+        known += [(point.step, point.timestamp, point.value) for point in history if math.isfinite(point.value)]
+    return points
 
 
 def _names() -> Iterator[tuple[str, str]]:
@@ -120,24 +103,3 @@ def _names() -> Iterator[tuple[str, str]]:
         yield key, clean_name(key)
         yield f"eval/{key}", clean_name(f"eval/{key}")
         yield f"eval/{key}", clean_name(f"eval_{key}")
-
-
-def _restarts(points: Iterable[Point]) -> list[tuple[int, int]]:
-    """Step and time of each point that was written after one of the same or a later step."""
-    restarts: list[tuple[int, int]] = []
-    last: int | None = None
-    for step, time, _ in sorted(points, key=lambda point: (point[1], point[0])):
-        if last is not None and step <= last:
-            restarts.append((step, time))
-        last = step
-    return restarts
-
-
-def _live(points: Iterable[Point], restarts: Sequence[tuple[int, int]]) -> list[Point]:
-    """The points that no restart has superseded, the newest of each step, in the order of the steps."""
-    newest: dict[int, Point] = {}
-    for point in sorted(points, key=lambda point: point[1]):
-        step, time, _ = point
-        if not any(step >= first and time < since for first, since in restarts):
-            newest[step] = point
-    return [newest[step] for step in sorted(newest)]

@@ -1,7 +1,8 @@
 """A run read back from W&B: what was logged there is enough for the report's figures.
 
 Scalars and histograms are those that were sent, to the last bit. Times are those at which W&B was given a row, events
-are the newest hundred of a run that was ended, and empty parts of the config are not there.
+are the newest hundred of a run that was ended, and empty parts of the config are not there. Of a run without
+ratioscope, whatever its trainer logged of the two engines is read, and the config as far as TRL's arguments say it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ratioscope import metrics
+from ratioscope import foreign, metrics
+from ratioscope.foreign_config import config_of
 from ratioscope.histogram import Bins
 from ratioscope.timeline import Timeline
 from ratioscope.trackers.rows import SHOWN
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 EVAL = "eval/"
 _HISTOGRAMS = frozenset(f"ratioscope/hist/{name}" for name in SHOWN)
 _KEYS = metrics.keys("full")
+_STEPS = (STEP_KEY, "training/global_step", "train/step", "training_step", "step", "_step")
+"""Where trainers keep their step, the likeliest first; the last is W&B's own."""
 
 
 def read(rest: str) -> Timeline:
@@ -36,7 +40,7 @@ def read(rest: str) -> Timeline:
     Raises:
         ImportError: if ``wandb`` is missing.
         ValueError: if the address has another form.
-        LookupError: if there is no such run, or it has nothing of ratioscope's.
+        LookupError: if there is no such run, or it has nothing of the two engines.
         wandb.Error: if W&B cannot be asked, as without a login.
     """
     parts = rest.strip("/").split("/")
@@ -44,10 +48,12 @@ def read(rest: str) -> Timeline:
         msg = f"got wandb:{rest}; expected wandb:ENTITY/PROJECT/RUN, as in the address of the run's page without /runs"
         raise ValueError(msg)
     run = _run("/".join(parts))
-    timeline = Timeline(name=str(run.name), source=f"wandb:{rest}", config=_mapping(run.config.get("ratioscope")))
+    config = _mapping(run.config.get("ratioscope")) or config_of(_mapping(run.config))
+    timeline = Timeline(name=str(run.name), source=f"wandb:{rest}", config=config)
     _fill(timeline, run.scan_history())
     if not timeline.windows:
-        msg = f"W&B's run {rest} has no row of ratioscope's; was it trained with ratioscope reporting to W&B?"
+        msg = f"W&B's run {rest} has no row of ratioscope's, nor one of {foreign.KNOWN}; was it trained with "
+        msg += "ratioscope reporting to W&B, or with a trainer that logs how the two engines differ?"
         raise LookupError(msg)
     events = run.summary.get(EVENTS) or ()
     timeline.events += [(int(step), str(event)) for step, event in events]
@@ -71,27 +77,64 @@ def _run(path: str) -> Any:
 
 
 def _fill(timeline: Timeline, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Adds the live rows in the order of their steps.
+    """Adds the live rows in the order of their steps: ratioscope's, or of a run without any those of its trainer."""
+    own, others = _Live(), _Live()
+    for place, row in enumerate(rows):
+        step = _number(row, (STEP_KEY,))
+        if step is not None:
+            for split in ("train", "eval"):
+                own.add(row, step, place, split, *_statistics(row, split))
+        step = _number(row, _STEPS)
+        if step is not None and not own:
+            for split, scalars in foreign.scalars_of(row).items():
+                others.add(row, step, place, split, scalars, {})
+    for window in (own or others).windows():
+        timeline.add(window.step, window.split, window.time, window.scalars, window.histograms)
+
+
+class _Live:
+    """Rows that no later one supersedes.
 
     A row is dead if a later row of its split has no greater step, or one of the training has a smaller one: the
     training was resumed from before it.
     """
-    live: dict[str, list[_Window]] = {"train": [], "eval": []}
-    for place, row in enumerate(rows):
-        step = row.get(STEP_KEY)
-        if not isinstance(step, int | float) or not math.isfinite(step):
-            continue
-        for split in ("train", "eval"):
-            scalars, histograms = _statistics(row, split)
-            if not scalars and not histograms:
-                continue
-            _drop(live[split], int(step))
-            if split == "train":
-                _drop(live["eval"], int(step) + 1)
-            window = _Window(int(step), place, split, float(row.get("_timestamp") or 0.0), scalars, histograms)
-            live[split].append(window)
-    for window in sorted(live["train"] + live["eval"], key=lambda window: (window.step, window.place)):
-        timeline.add(window.step, window.split, window.time, window.scalars, window.histograms)
+
+    def __init__(self) -> None:
+        self._live: dict[str, list[_Window]] = {"train": [], "eval": []}
+
+    def __bool__(self) -> bool:
+        return any(self._live.values())
+
+    def add(
+        self,
+        row: Mapping[str, Any],
+        step: int,
+        place: int,
+        split: str,
+        scalars: dict[str, float],
+        histograms: dict[str, Bins],
+    ) -> None:
+        """Appends a row's part of a split, if there is any."""
+        if not scalars and not histograms:
+            return
+        _drop(self._live[split], step)
+        if split == "train":
+            _drop(self._live["eval"], step + 1)
+        time = float(row.get("_timestamp") or 0.0)
+        self._live[split].append(_Window(step, place, split, time, scalars, histograms))
+
+    def windows(self) -> list[_Window]:
+        """In the order of their steps."""
+        return sorted(self._live["train"] + self._live["eval"], key=lambda window: (window.step, window.place))
+
+
+def _number(row: Mapping[str, Any], keys: Iterable[str]) -> int | None:
+    """The first of these that is a finite number."""
+    for key in keys:
+        value = row.get(key)
+        if isinstance(value, int | float) and math.isfinite(value):
+            return int(value)
+    return None
 
 
 class _Window(NamedTuple):

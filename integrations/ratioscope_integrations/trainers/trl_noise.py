@@ -124,7 +124,7 @@ class NoiseFloor:
 
     def _has_room(self, width: int) -> bool:
         """False if wider rows would pass a length from which the model computes positions in another way, or none."""
-        config = getattr(self._trainer.model, "config", None)
+        config: Any = getattr(self._trainer.model, "config", None)
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
         scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
         ends = (getattr(config, "max_position_embeddings", None), scaling.get("original_max_position_embeddings"))

@@ -147,8 +147,9 @@ def _line(verdict: Verdict, arguments: argparse.Namespace) -> str:
     step = "" if verdict.step is None else f" at step {verdict.step}"
     named = {"worst": "worst", "last": "last", "median": "median", "any": "best"}[arguments.at]
     outside = f", {verdict.violations:,} outside" if verdict.violations else ""
+    read_from = f"; read from {verdict.read_from}" if verdict.read_from else ""
     windows = f"{verdict.windows:,} window{'' if verdict.windows == 1 else 's'}"
-    return f"{mark}  {asked}: {verdict.value:.6g}{step} ({named} of {windows}{outside})"
+    return f"{mark}  {asked}: {verdict.value:.6g}{step} ({named} of {windows}{outside}){read_from}"
 
 
 def _as_json(

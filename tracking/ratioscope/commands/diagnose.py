@@ -30,7 +30,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describes the command."""
     text = "say what caused a mismatch, with evidence and remedy, and what could not be checked"
     parser = commands.add_parser("diagnose", help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_CODES)
-    parser.add_argument("path", help=f"{PATH_HELP}, or a trainer_state.json")
+    parser.add_argument("path", help=PATH_HELP)
     parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run_command=run, parser=parser)
@@ -78,6 +78,9 @@ def _lines(arguments: argparse.Namespace, diagnosis: Diagnosis) -> Iterator[Text
     windows = f"{diagnosis.windows:,} window{'' if diagnosis.windows == 1 else 's'} of training"
     steps = "" if diagnosis.steps is None else f", steps {diagnosis.steps[0]} to {diagnosis.steps[1]}"
     yield Text(plain(str(arguments.path)), "bold").append(f"  {windows}{steps}", "dim not bold")
+    if diagnosis.foreign:
+        yield Text()
+        yield from _read_from(diagnosis)
     for finding in diagnosis.findings:
         yield Text()
         yield from _finding(finding)
@@ -96,6 +99,18 @@ def _lines(arguments: argparse.Namespace, diagnosis: Diagnosis) -> Iterator[Text
             reasons.setdefault(item.why, []).append(item.name)
         for why, names in reasons.items():
             yield Text(f"  {', '.join(names)}: {plain(why)}", "dim")
+
+
+def _read_from(diagnosis: Diagnosis) -> Iterator[Text]:
+    """What the numbers of a log are that ratioscope did not write."""
+    from rich.text import Text
+
+    from ratioscope.foreign import sentence
+
+    yield Text("Not ratioscope's own log. Read from it, as what:", "bold")
+    for key, name in diagnosis.foreign.items():
+        ours = f" = {name.ours}" if name.exact else f" for {name.ours}" if name.ours else ""
+        yield Text(f"  {plain(key, 100)}{ours}  ").append(sentence(name), "dim")
 
 
 def _finding(finding: Finding) -> Iterator[Text]:

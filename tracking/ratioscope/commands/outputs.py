@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratioscope.addresses import ACCEPTED
 from ratioscope.report.text import plain
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from ratioscope.timeline import Timeline
 
-PATH_HELP = "a run's output directory, its journal, mlflow:RUN_ID or wandb:ENTITY/PROJECT/RUN"
+PATH_HELP = ACCEPTED
+"""What commands take for a run."""
 
 
 def add_outputs(parser: argparse.ArgumentParser, example: str) -> None:

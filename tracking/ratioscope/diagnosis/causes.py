@@ -263,4 +263,4 @@ def diagnose(records: Iterable[Record] | Run, config: Mapping[str, Any] | None =
     unclear = {item.name for item in not_checked}
     passed = tuple(cause.name for cause in CAUSES if cause.name not in found and cause.name not in unclear)
     behind = tuple(name for name in found if name in explained)
-    return Diagnosis(tuple(findings), tuple(not_checked), passed, behind, run.windows, run.steps)
+    return Diagnosis(tuple(findings), tuple(not_checked), passed, behind, run.windows, run.steps, run.foreign)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ratioscope.diagnosis.run import Run
+    from ratioscope.foreign_names import Name
 
 Level = Literal["info", "warning", "error"]
 """Info: nothing to do. Warning: the loss is touched. Error: what is trained on is not what it seems to be."""
@@ -109,6 +110,7 @@ class Diagnosis:
         explained: names of causes whose signs show and follow from a finding.
         windows: how many windows of training it stands on.
         steps: the first and the last; None without one.
+        foreign: of a log that ratioscope did not write, by its keys, what its numbers are in our terms.
     """
 
     findings: tuple[Finding, ...]
@@ -117,6 +119,7 @@ class Diagnosis:
     explained: tuple[str, ...]
     windows: int
     steps: tuple[int, int] | None
+    foreign: Mapping[str, Name] = field(default_factory=dict)
 
     @property
     def level(self) -> Level:
@@ -133,4 +136,9 @@ class Diagnosis:
             "not_checked": [asdict(item) for item in self.not_checked],
             "passed": list(self.passed),
             "explained": list(self.explained),
+            "read_from": [
+                {"key": key, "framework": name.framework, "relation": name.relation, "ours": name.ours or None}
+                | {"differs": name.differs}
+                for key, name in self.foreign.items()
+            ],
         }

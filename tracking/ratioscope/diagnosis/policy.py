@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 from ratioscope.diagnosis import limits
-from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.diagnosis.findings import Confidence, Sign, Unchecked
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.run import Run
 
@@ -20,7 +20,7 @@ def find_jump(parts: Sequence[Pool]) -> int | None:
     gaps = [later - earlier for earlier, later in pairwise(values)]
     at = 1 + max(range(len(gaps)), key=gaps.__getitem__)
     before, after = values[:at], values[at:]
-    error = math.hypot(parts[at - 1].abs_error, parts[at].abs_error)
+    error = _error(parts[at - 1], parts[at])
     jumps = (
         sum(after) / len(after) >= limits.JUMP_FACTOR * sum(before) / len(before)
         and min(after) > limits.JUMP_APART * max(before)
@@ -39,7 +39,7 @@ def is_growing(parts: Sequence[Pool]) -> bool:
     pairs = list(combinations(values, 2))
     tau = sum((later > earlier) - (later < earlier) for earlier, later in pairs) / len(pairs)
     third = len(first)
-    errors = [math.hypot(*(part.abs_error for part in side)) / third for side in (parts[:third], parts[-third:])]
+    errors = [math.hypot(*(part.distance_error for part in side)) / third for side in (parts[:third], parts[-third:])]
     mean_first, mean_last = sum(first) / third, sum(last) / third
     return (
         tau >= limits.GROWTH_TAU
@@ -58,10 +58,13 @@ def wrong_weights(run: Run) -> Sign | None:
         return None
     values = _distances(parts)
     before, after = sum(values[:at]) / at, sum(values[at:]) / (len(values) - at)
-    text = f"mean |d| jumps from {before:.3g} to {after:.3g} ({after / max(before, 1e-12):.0f} times) between steps "
-    text += f"{parts[at - 1].last} and {parts[at].last}, and stays: as when other weights are loaded"
+    text = (
+        f"{parts[0].measure} jumps from {before:.3g} to {after:.3g} ({after / max(before, 1e-12):.0f} times) between "
+    )
+    text += f"steps {parts[at - 1].last} and {parts[at].last}, and stays: as when other weights are loaded"
     hints = ["engine.sleep_mode is on"] if run.setting("engine.sleep_mode") is True else []
-    return Sign("error", "high", "; ".join([text, *hints, *_adapter(run)]), (parts[at].first, parts[-1].last))
+    hints += [*_adapter(run), *_mean_only(run)]
+    return Sign("error", _sure(run), "; ".join([text, *hints]), (parts[at].first, parts[-1].last))
 
 
 def stale_weights(run: Run) -> Sign | None:
@@ -75,13 +78,12 @@ def stale_weights(run: Run) -> Sign | None:
     values = _distances(parts)
     first, last = (sum(side) / len(side) for side in _thirds(values))
     rate = (last - first) / max(parts[-1].last - parts[0].last, 1) * 1.5
-    text = (
-        f"mean |d| grows from {first:.3g} in the first third to {last:.3g} in the last ({last / max(first, 1e-12):.1f} "
-    )
-    text += f"times, about {rate:.2g} a step) and no sync resets it"
+    text = f"{parts[0].measure} grows from {first:.3g} in the first third to {last:.3g} in the last "
+    text += f"({last / max(first, 1e-12):.1f} times, about {rate:.2g} a step) and no sync resets it"
     sync = run.setting("engine.weight_sync")
     hints = [] if sync == "unknown" else [f"the trainer sends its weights {sync}, which does not mean that they arrive"]
-    return Sign("error", "high", "; ".join([text, *hints, *_adapter(run)]), (parts[0].first, parts[-1].last))
+    hints += [*_adapter(run), *_mean_only(run)]
+    return Sign("error", _sure(run), "; ".join([text, *hints]), (parts[0].first, parts[-1].last))
 
 
 def grows_between_syncs(run: Run) -> Sign | None:
@@ -97,7 +99,7 @@ def grows_between_syncs(run: Run) -> Sign | None:
         at
         for at in range(1, len(values))
         if values[at - 1] >= limits.RESET_FACTOR * values[at]
-        and values[at - 1] - values[at] >= limits.CERTAIN * math.hypot(parts[at - 1].abs_error, parts[at].abs_error)
+        and values[at - 1] - values[at] >= limits.CERTAIN * _error(parts[at - 1], parts[at])
     ]
     periods = {later - earlier for earlier, later in pairwise(resets)}
     if len(resets) < limits.RESETS or len(periods) != 1 or periods == {1}:
@@ -106,8 +108,9 @@ def grows_between_syncs(run: Run) -> Sign | None:
     if any(cycle[-1] < limits.RESET_FACTOR * cycle[0] for cycle in cycles):
         return None
     low, high = (sum(cycle[end] for cycle in cycles) / len(cycles) for end in (0, -1))
-    text = f"mean |d| grows from {low:.3g} to {high:.3g} and falls back every {min(periods)} windows, "
-    return Sign("warning", "high", f"{text}{len(resets)} times: the engine's weights are that old in between")
+    text = f"{parts[0].measure} grows from {low:.3g} to {high:.3g} and falls back every {min(periods)} windows, "
+    text += f"{len(resets)} times: the engine's weights are that old in between"
+    return Sign("warning", _sure(run), "; ".join([text, *_mean_only(run)]))
 
 
 def other_experts(run: Run) -> Sign | None:
@@ -217,8 +220,27 @@ def _adapter(run: Run) -> list[str]:
     ]
 
 
+def _mean_only(run: Run) -> list[str]:
+    """What a mean over time cannot tell apart, where nothing else is known of the distribution."""
+    if _sure(run) == "high":
+        return []
+    return [
+        "of the distribution this log has no more than means and extremes: a few absurd tokens, tokens that nobody "
+        "sampled, and a sampling or engine setting that changed with a restart look the same"
+    ]
+
+
+def _sure(run: Run) -> Confidence:
+    return "medium" if run.foreign and run.whole.get("token/log_ratio/std") is None else "high"
+
+
+def _error(before: Pool, after: Pool) -> float:
+    """Standard error of the difference of two parts' distances."""
+    return math.hypot(before.distance_error, after.distance_error)
+
+
 def _distances(parts: Sequence[Pool]) -> list[float]:
-    return [part.abs_mean for part in parts]
+    return [part.distance for part in parts]
 
 
 def _thirds(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

@@ -14,6 +14,7 @@ from ratioscope.runconfig import UNKNOWN, lookup
 
 if TYPE_CHECKING:
     from ratioscope.correction import Correction
+    from ratioscope.foreign_names import Name
     from ratioscope.record import Record
 
 
@@ -57,12 +58,19 @@ class Run:
         windows: pools of one window each, in the order of their steps.
         config: the run config, as :mod:`ratioscope.runconfig` makes it; empty if unknown.
         correction: the rule in force, if known.
+        foreign: what the numbers of another trainer's log are, by its keys; empty for a run that ratioscope logged.
     """
 
     def __init__(
-        self, windows: Iterable[Pool], config: Mapping[str, Any], *, correction: Correction | None = None
+        self,
+        windows: Iterable[Pool],
+        config: Mapping[str, Any],
+        *,
+        correction: Correction | None = None,
+        foreign: Mapping[str, Name] | None = None,
     ) -> None:
         self.config = config
+        self.foreign = foreign or {}
         self.correction = correction
         self.windows = 0
         self.without_tokens: list[int] = []

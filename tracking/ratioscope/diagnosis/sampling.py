@@ -89,6 +89,9 @@ def _from_a_trainers_log(run: Run) -> Sign:
     Raises:
         Unchecked: if they do not say so, which excludes nothing.
     """
+    if run.level == "sequence":
+        msg = "the trainer's ratios are those of sequences, and it logs no mean ratio of tokens"
+        raise Unchecked(msg)
     names = ("sampling/raw_importance_sampling_ratio/mean", "sampling/importance_sampling_ratio/mean")
     rows = [(next((part.scalars[name] for name in names if name in part.scalars), None), part) for part in run.filled]
     pairs = [(mean, part.abs_mean) for mean, part in rows if mean is not None and mean > 0.0]
@@ -110,6 +113,10 @@ def _from_a_trainers_log(run: Run) -> Sign:
     text += (
         f"{apart:.3g} is about its -log, {-math.log(kept):.3g}: nearly all d are negative, if the mode is a token mode"
     )
+    text += "; that mean is taken after the trainer's cut, which lowers it too"
+    named = truncating(run)
+    if named and run.level == "token":
+        return Sign("warning", "medium", f"{text}; the config has {', '.join(named)}")
     return Sign("warning", "low", text)
 
 

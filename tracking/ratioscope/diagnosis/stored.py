@@ -113,12 +113,9 @@ def diagnosis_of(timeline: Timeline) -> Diagnosis:
     """What caused a run's mismatch: from its journal's states, or from its scalars where there is no more."""
     if timeline.pooled is not None:
         return timeline.pooled.diagnosis
-    rows: dict[int, dict[str, float]] = {}
-    for key, curve in timeline.scalars.items():
-        if not key.startswith("eval/"):
-            for step, value in zip(curve.steps, curve.values, strict=True):
-                rows.setdefault(step, {})[key] = float(value)
-    return diagnose(Run((Pool(step, step, 1, None, found) for step, found in sorted(rows.items())), timeline.config))
+    from ratioscope.diagnosis.reading import run_of  # which reads by way of this module
+
+    return diagnose(run_of(timeline))
 
 
 class _Chunk:

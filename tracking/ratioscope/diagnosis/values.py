@@ -23,10 +23,24 @@ def nothing_scored(run: Run) -> Sign | None:
 def identical(run: Run) -> Sign | None:
     """Both sides are equal to the bit on every one of more than 100 tokens."""
     whole = run.whole
+    if run.foreign:
+        return _all_zero(run)
     same = whole.need("identical")
     if not same:
         return None
     return Sign("warning", "high", f"all {whole.tokens:,.0f} log-probabilities are equal to the bit on both sides")
+
+
+def _all_zero(run: Run) -> Sign | None:
+    """The same of a log that has no count of tokens: no |d| was above 0 in any window.
+
+    Raises:
+        Unchecked: if the log has no largest |d|.
+    """
+    if run.whole.need("token/log_ratio/abs_max"):
+        return None
+    text = f"the largest |d| is exactly 0 in each of {run.windows:,} windows; a window without a token looks the same"
+    return Sign("warning", "medium", text)
 
 
 def logits(run: Run) -> Sign | None:

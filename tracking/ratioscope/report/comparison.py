@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratioscope.report.reading import APART, curve
 from ratioscope.report.text import number, plain
-from ratioscope.report.verdict import key_figures
+from ratioscope.report.verdict import common_label, key_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ def differences(timelines: Sequence[Timeline]) -> list[Difference]:
     """Key figures side by side, each as the median over windows and as the newest window's; none that no run has."""
     found = []
     for figures in zip(*map(key_figures, timelines), strict=True):
-        label, key = figures[0].label, figures[0].key
+        label, key = common_label(figures), figures[0].key
         if any(figure.latest is not None for figure in figures):
             found.append(Difference(f"{label}, median", key, tuple(figure.median for figure in figures)))
             found.append(Difference(f"{label}, latest", key, tuple(figure.latest for figure in figures)))
@@ -105,7 +105,7 @@ def first_to_drift(timelines: Sequence[Timeline]) -> str:
             drifts.append((apart.steps[index], label, f"{size}, {number(then)} against {number(beginning)} nats"))
     if len(short) == len(timelines):
         return f"Too few windows to say which run drifted first: each needs {2 * FIRST} that have valid tokens."
-    unsaid = f" Too few windows to say so of {', '.join(short)}." if short else ""
+    unsaid = f" Too few windows with a mean |log-ratio| to say so of {', '.join(short)}." if short else ""
     if not drifts:
         return f"No run drifted: the mean |log-ratio| stays below {number(DRIFTED)} times its beginning.{unsaid}"
     (step, label, size), *rest = sorted(drifts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ratioscope._version import __version__
 from ratioscope.catalogue import CATALOGUE
 from ratioscope.diagnosis.stored import diagnosis_of
-from ratioscope.report import cause, heat, parts, rules
+from ratioscope.report import cause, elsewhere_page, heat, parts, rules
 from ratioscope.report.cause_section import section
 from ratioscope.report.comparison import config_differences, differences, first_to_drift
 from ratioscope.report.figures import drawn
@@ -65,6 +65,7 @@ def report_html(timeline: Timeline) -> str:
         parts.verdict_list(timeline, diagnosis),
         section(diagnosis, scalars_only=timeline.pooled is None),
         parts.key_table(timeline),
+        elsewhere_page.table(timeline),
         *_figures([timeline], entries),
         _rules(timeline, tried),
         parts.excluded_table(timeline),
@@ -119,6 +120,8 @@ def _entries(timelines: Sequence[Timeline]) -> list[Panel | Absent]:
     if not any(timeline.windows for timeline in timelines):
         return []
     entries = drawn(timelines)
+    if any(timeline.foreign for timeline in timelines):
+        return elsewhere_page.entries(timelines, entries)
     if any(map(_has_ratios, timelines)):
         return entries
     return [entry for entry in entries if entry.key.startswith("excluded") and isinstance(entry, Panel)]
@@ -157,6 +160,8 @@ def _notices(timelines: Sequence[Timeline]) -> list[str]:
         n = sum(run.timeline.windows.values())
         if not n:
             told.append(f"{name}No window was recorded, so there is nothing to draw.")
+        elif run.timeline.foreign:
+            told.append(f"{name}{elsewhere_page.NOTICE}")
         elif not _has_ratios(run.timeline):
             where = "its one window" if n == 1 else f"any of {n:,} windows"
             told.append(f"{name}Not one token was valid in {where}, so there is no ratio to draw.")

@@ -77,7 +77,7 @@ def key_table(timeline: Timeline) -> str:
     """The statistics at a glance; those without data are left out."""
     rows = [
         (
-            f'<span title="{html.escape(figure.key)}">{html.escape(figure.label)}</span>',
+            f'<span title="{html.escape(figure.key)}">{html.escape(figure.full_label)}</span>',
             *(shown(figure.key, value) for value in (figure.latest, figure.lowest, figure.median, figure.highest)),
         )
         for figure in key_figures(timeline)
@@ -193,5 +193,6 @@ def _plot(panel: Panel) -> str:
 _NOTATION = (
     "d_t is the trainer's log-probability of token t minus the rollout's, in nats, and r_t = exp(d_t) its ratio; "
     "D_i is the sum of d_t over completion i, and R_i = exp(D_i) its ratio. Only valid tokens count: masked in, with "
-    "two finite log-probabilities. Every number pools all ranks and micro-batches of its window."
+    "two finite log-probabilities. Every number pools all ranks and micro-batches of its window, unless it "
+    "says that it was read from another trainer's."
 )

@@ -8,14 +8,14 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ratioscope.report import standing
+from ratioscope.report import elsewhere, standing
 from ratioscope.report.reading import APART, Level, Line, curve, rule
 from ratioscope.report.text import count, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ratioscope.timeline import Timeline
+    from ratioscope.timeline import Curve, Timeline
 
 MODIFIED_WARNING, MODIFIED_BAD = 0.1, 0.5
 """Modified fraction: a tenth is felt in the loss; beyond a half the rule decides more than the data."""
@@ -47,10 +47,14 @@ def sentences(timeline: Timeline) -> Iterator[Line]:
         yield Line("warning", f"No window of training was recorded{rest}: nothing can be said.")
         return
     yield from standing.events(timeline)
-    yield from standing.without_tokens(timeline)
-    if curve(timeline, APART) is None:
+    if timeline.foreign:
+        yield from elsewhere.lines(timeline)
+    else:
+        yield from standing.without_tokens(timeline)
+    if curve(timeline, APART) is None and not timeline.foreign:
         return
-    yield from _modified(timeline)
+    if not timeline.foreign or curve(timeline, "ratioscope/modified/fraction"):
+        yield from _modified(timeline)
     if (equal := standing.identical(timeline)) is not None:
         yield equal
     if equal is None or equal.level != "bad":
@@ -103,13 +107,20 @@ def _apart(timeline: Timeline) -> Iterator[Line]:
     if apart is None:
         return
     now = apart.values[-1]
-    text = f"The engines are {number(now)} nats apart at step {apart.steps[-1]} (mean |log-ratio| of tokens)"
+    text = (
+        f"The engines are {number(now)} nats apart at step {apart.steps[-1]} (mean |log-ratio| of tokens{_as(apart)})"
+    )
     low, high = (curve(timeline, f"ratioscope/token/raw/{name}") for name in ("p01", "p99"))
     if low and high:
         text += f"; 98 % of the token ratios lie in {number(low.values[-1])} to {number(high.values[-1])}"
     level = _level(now, note=APART_NOTE, warning=APART_WARNING, bad=APART_BAD)
     # Log-probabilities of too few tokens can be equal without saying anything.
     yield Line("note" if now == 0 else level, f"{text}.")
+
+
+def _as(found: Curve) -> str:
+    """Whose number it is, unless it is our own."""
+    return f", as {found.origin} has it" if found.origin else ""
 
 
 def _growth(timeline: Timeline) -> Iterator[Line]:
@@ -142,7 +153,7 @@ def _effective(timeline: Timeline) -> Iterator[Line]:
     now, worst = shown.values[-1], min(shown.values)
     step = shown.steps[-1]
     if left:
-        text = f"The correction leaves {percent(now)} of the effective sample size at step {step}"
+        text = f"The correction leaves {percent(now)} of the effective sample size at step {step}{_as(left)}"
         text += f" ({percent(raw.values[-1])} before it)" if raw and raw.steps[-1] == step else ""
     else:
         text = f"The effective sample size of the raw ratios is {percent(now)} at step {step}"

@@ -52,7 +52,8 @@ def windows(timeline: Timeline) -> list[tuple[str, str]]:
     if curves:
         first, last = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
         found.append(("Steps", f"{first:,}" if first == last else f"{first:,} to {last:,}"))
-        found.append(("Last window", _moment(max(curve.times[-1] for curve in curves))))
+        if newest := max(curve.times[-1] for curve in curves):  # a trainer_state.json has no times
+            found.append(("Last window", _moment(newest)))
     return found
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis.stored import diagnosis_of
+from ratioscope.foreign import sentence
 from ratioscope.report.cause import grave, gravest, where
 from ratioscope.report.comparison import config_differences, first_to_drift, labels
 from ratioscope.report.extras import require
 from ratioscope.report.reading import curve, rule
 from ratioscope.report.text import count, number, plain, shown
-from ratioscope.report.verdict import EXCLUDED, excluded, key_figures, verdict
+from ratioscope.report.verdict import EXCLUDED, common_label, excluded, key_figures, verdict
 from ratioscope.report.worst_part import worst_table
 
 if TYPE_CHECKING:
@@ -51,10 +52,12 @@ def render(timeline: Timeline) -> RenderableType:
         table = _table("of the training", "latest", "lowest", "median", "highest")
         for figure in figures:
             values = (figure.latest, figure.lowest, figure.median, figure.highest)
-            table.add_row(Text(figure.label), *(Text(shown(figure.key, value)) for value in values))
+            table.add_row(Text(figure.full_label), *(Text(shown(figure.key, value)) for value in values))
         parts += [Text(), table]
     if (worst := worst_table(timeline)) is not None:
         parts += [Text(), worst]
+    if timeline.foreign:
+        return Group(*parts, Text(), _elsewhere(timeline))
     return Group(*parts, Text(), *_left_out(timeline))
 
 
@@ -98,7 +101,7 @@ def _side_by_side(timelines: Sequence[Timeline], names: Sequence[str]) -> Table:
         for at, figure in enumerate(figures):
             if figure.latest is not None:
                 cells[at] = Text(f"{shown(key, figure.latest)} ({shown(key, figure.median)})")
-        table.add_row(Text(figures[0].label), *cells)
+        table.add_row(Text(common_label(figures)), *cells)
     return table
 
 
@@ -114,8 +117,10 @@ def _heading(timeline: Timeline, name: str | None = None) -> Text:
 def _windows(timeline: Timeline) -> Iterator[str]:
     for split, name in (("train", "of training"), ("eval", "of evaluations")):
         if n := timeline.windows.get(split, 0):
-            found = curve(timeline, "ratioscope/counts/tokens") if split == "train" else None
-            steps = f", steps {found.steps[0]} to {found.steps[-1]}" if found else ""
+            found = [each for key, each in timeline.scalars.items() if not key.startswith("eval/")]
+            steps = ""
+            if found and split == "train":
+                steps = f", steps {min(each.steps[0] for each in found)} to {max(each.steps[-1] for each in found)}"
             yield f"{count(n, 'window')} {name}{steps}"
 
 
@@ -152,6 +157,19 @@ def _causes(diagnosis: Diagnosis) -> Iterator[Text]:
         )
         yield Text(f"  {plain(finding.evidence, 1000)}")
         yield Text(f"  {finding.remedy}", "dim")
+
+
+def _elsewhere(timeline: Timeline) -> Table:
+    """What the numbers of somebody else's log are."""
+    from rich.text import Text
+
+    table = _table("in the log", "latest", "in our terms")
+    table.columns[-1].justify = "left"
+    for key, name in timeline.foreign.items():
+        found = curve(timeline, key) or curve(timeline, f"eval/{key}")
+        latest = Text(number(found.values[-1])) if found else Text("–")
+        table.add_row(Text(plain(key, 80)), latest, Text(" ".join(filter(None, (name.ours, f"({sentence(name)})")))))
+    return table
 
 
 def _table(first: str, *columns: str) -> Table:

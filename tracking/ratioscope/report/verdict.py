@@ -16,6 +16,8 @@ from ratioscope.report.reading import Level, Line, curve, total
 from ratioscope.report.sentences import sentences
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ratioscope.diagnosis import Diagnosis
     from ratioscope.timeline import Timeline
 
@@ -62,6 +64,7 @@ class KeyFigure:
         lowest: smallest over windows.
         median: over windows.
         highest: largest over windows.
+        origin: another trainer's name that it was read from; empty if it is our own.
     """
 
     label: str
@@ -70,6 +73,12 @@ class KeyFigure:
     lowest: float | None
     median: float | None
     highest: float | None
+    origin: str = ""
+
+    @property
+    def full_label(self) -> str:
+        """The label, with whose number it is unless it is our own."""
+        return f"{self.label}, as {self.origin}" if self.origin else self.label
 
 
 def verdict(timeline: Timeline, diagnosis: Diagnosis | None = None) -> list[Line]:
@@ -91,12 +100,18 @@ def key_figures(timeline: Timeline) -> list[KeyFigure]:
     return [_key_figure(timeline, key, label) for key, label in KEY_FIGURES.items()]
 
 
+def common_label(figures: Sequence[KeyFigure]) -> str:
+    """The label of a statistic of several runs, with the names that it has in the logs of other trainers."""
+    origins = dict.fromkeys(figure.origin for figure in figures if figure.origin)
+    return f"{figures[0].label} (in another trainer's log: {', '.join(origins)})" if origins else figures[0].label
+
+
 def _key_figure(timeline: Timeline, key: str, label: str) -> KeyFigure:
     found = curve(timeline, key)
     if found is None:
         return KeyFigure(label, key, None, None, None, None)
     values = found.values
-    return KeyFigure(label, key, values[-1], min(values), median(values), max(values))
+    return KeyFigure(label, key, values[-1], min(values), median(values), max(values), found.origin)
 
 
 def excluded(timeline: Timeline) -> list[tuple[str, int, str]]:
