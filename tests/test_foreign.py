@@ -106,15 +106,16 @@ def test_the_report_of_such_a_log_is_honest(tmp_path: Path) -> None:
     timeline = read(tmp_path)
     lines = verdict(timeline)
     assert lines[0].level == "bad"
-    assert lines[0].text.startswith("wrong_weights")
+    assert lines[0].text.startswith("Most likely cause: wrong_weights")
     told = " ".join(line.text for line in lines)
     assert "the distribution of the raw ratios; how many of them the correction changes" in told
-    assert "Not checked, which is not clean" in told
+    assert "Not ratioscope's own log" in told
     assert not [line for line in lines if "valid token" in line.text or line.level == "good"]
     page = report_html(timeline)
     assert 'class="card absent"' not in page
     assert page.count('class="plot') == 2
     assert "What was read" in page
+    assert "could not be checked" in page
     assert "1970-01" not in page
     console = Console(width=120, record=True, file=StringIO())
     console.print(render(timeline))

@@ -52,5 +52,5 @@ def _rows(curves: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, float]]]:
     for key, curve in curves.items():
         if not key.startswith("eval/"):
             for step, value in zip(curve.steps, curve.values, strict=True):
-                rows.setdefault(step, {})[key] = value
+                rows.setdefault(step, {})[key] = float(value)
     yield from sorted(rows.items())
