@@ -10,7 +10,7 @@ from ratioscope.journal import Journal
 from ratioscope.trackers.fanout import Fanout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ratioscope.incidents import Incidents
@@ -28,6 +28,7 @@ class Output:
         detail: which scalars trackers receive.
         close_timeout: seconds that ``close`` waits for trackers.
         reporters: the trainer's own callbacks by tracker name.
+        hosts: what asks another framework for its live run, by tracker name.
         restored_step: the step of the checkpoint that this process continues from.
     """
 
@@ -40,6 +41,7 @@ class Output:
         detail: str,
         close_timeout: float,
         reporters: Mapping[str, object] | None,
+        hosts: Mapping[str, Callable[[], object | None]],
         restored_step: int | None,
     ) -> None:
         self._incidents = incidents
@@ -54,6 +56,7 @@ class Output:
             incidents=incidents,
             detail=detail,
             reporters=reporters,
+            hosts=hosts,
             journal=self._journal,
             close_timeout=close_timeout,
         )
