@@ -21,25 +21,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 from pathlib import Path
-from typing import Any
 
+from tiny import keep_weights_plain, make_sums, make_tiny_model, sum_reward  # before vLLM: it prepares it
+
+# isort: split
 import torch
-
-if not torch.cuda.is_available():
-    # These are read once, at import. Compiling takes longer than this run, and needs a C++ compiler; threads pinned to
-    # cores would get in the way of the trainer's own.
-    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-
 from datasets import Dataset, load_dataset
 from rich.console import Console
 from rich.table import Table
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.rewards import accuracy_reward
 
@@ -109,7 +99,7 @@ def build_trainer(args: argparse.Namespace) -> GRPOTrainer:
     )
     with config.main_process_first():
         model = args.model or make_tiny_model(args.output_dir / f"tiny-qwen2-{args.seed}", args.seed)
-        dataset = load_dataset(args.dataset, split="train") if args.dataset else make_sums(args.seed)
+        dataset = load_dataset(args.dataset, split="train") if args.dataset else Dataset.from_list(make_sums(args.seed))
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=accuracy_reward if args.dataset else sum_reward,
@@ -143,77 +133,6 @@ def make_mlflow_experiment(artifacts: Path) -> None:
     name = os.environ["MLFLOW_EXPERIMENT_NAME"]
     if client.get_experiment_by_name(name) is None:
         client.create_experiment(name, artifact_location=artifacts.as_uri())
-
-
-def keep_weights_plain() -> None:
-    """Have vLLM leave its weights as they are loaded.
-
-    Its CPU build repacks the weights of linear layers and drops the originals (seen in 0.31), but those are what TRL
-    writes the trained weights into before each generation.
-    """
-    from vllm.model_executor.layers import utils
-
-    def use_torch_linear(layer: torch.nn.Module, remove_weight: bool) -> None:
-        layer.cpu_linear = torch.nn.functional.linear
-
-    utils.dispatch_cpu_unquantized_gemm = use_torch_linear
-
-
-def make_sums(seed: int, size: int = 256) -> Dataset:
-    """Make a dataset of small sums, with the columns `prompt` and `solution`."""
-    rng = random.Random(seed)
-    pairs = [(rng.randint(0, 99), rng.randint(0, 99)) for _ in range(size)]
-    return Dataset.from_list([{"prompt": f"What is {a} + {b}? ", "solution": str(a + b)} for a, b in pairs])
-
-
-def sum_reward(completions: list[str], solution: list[str], **_: Any) -> list[float]:
-    """Reward the answer, and digits on the way to it: a random model gets some of those by chance."""
-    return [
-        float(answer in text) + sum(character.isdigit() for character in text) / max(len(text), 1)
-        for text, answer in zip(completions, solution, strict=True)
-    ]
-
-
-def make_tiny_model(folder: Path, seed: int) -> str:
-    """Save a random two-layer Qwen2 with a byte-level tokenizer in `folder`, unless it is there already."""
-    if (folder / "model.safetensors").exists():
-        return str(folder)
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(
-        make_sums(seed)["prompt"],
-        trainers.BpeTrainer(
-            vocab_size=384,
-            special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", pad_token="<|im_end|>")
-    fast.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    fast.save_pretrained(folder)
-
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=len(fast),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        initializer_range=0.4,  # peaked distributions, as a trained model has: they are what two engines disagree on
-        bos_token_id=None,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return str(folder)
 
 
 def summarize(trainer: GRPOTrainer, args: argparse.Namespace, console: Console) -> None:

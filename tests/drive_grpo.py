@@ -22,10 +22,11 @@ KEPT = (
 )
 
 
-def load_example() -> Any:
-    """The example as a module."""
-    path = Path(__file__).resolve().parents[1] / "examples" / "grpo_vllm.py"
-    spec = importlib.util.spec_from_file_location("grpo_vllm", path)
+def load_example(name: str = "grpo_vllm") -> Any:
+    """An example as a module."""
+    path = Path(__file__).resolve().parents[1] / "examples" / f"{name}.py"
+    sys.path.insert(0, str(path.parent))  # as where it is run: the examples share a module
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -10,7 +10,7 @@ from ratioscope.journal import Journal
 from ratioscope.trackers.fanout import Fanout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ratioscope.decoding import TokenTexts
@@ -29,6 +29,7 @@ class Output:
         detail: which scalars trackers receive.
         close_timeout: seconds that ``close`` waits for trackers.
         reporters: the trainer's own callbacks by tracker name.
+        hosts: what asks another framework for its live run, by tracker name.
         restored_step: the step of the checkpoint that this process continues from.
         texts: finds the texts of worst tokens; None to keep ids only.
     """
@@ -42,6 +43,7 @@ class Output:
         detail: str,
         close_timeout: float,
         reporters: Mapping[str, object] | None,
+        hosts: Mapping[str, Callable[[], object | None]],
         restored_step: int | None,
         texts: TokenTexts | None = None,
     ) -> None:
@@ -58,6 +60,7 @@ class Output:
             incidents=incidents,
             detail=detail,
             reporters=reporters,
+            hosts=hosts,
             journal=self._journal,
             close_timeout=close_timeout,
         )

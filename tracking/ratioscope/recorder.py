@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope import runconfig
+from ratioscope.accelerated import Host
 from ratioscope.collective import is_main_rank
 from ratioscope.correction import Correction, correct
 from ratioscope.decoding import Decode, TokenTexts
@@ -47,17 +48,19 @@ class Recorder:
 
     Args:
         report_to: trackers by name (``"wandb"``, ``"mlflow"``, ``"tensorboard"``), tracker objects, a list of
-            either, ``"all"`` or ``"none"``. A run that is live in the process is attached to and never finished;
-            where none is live, one is opened and closed.
+            either, ``"all"`` or ``"none"``; None for those of the accelerator, or none. A run that is live in the
+            process is attached to and never finished; where none is live, one is opened and closed.
         correction: the rule; None to watch raw ratios only.
         config: what else is to be kept beside the run. Secrets are redacted.
         output_dir: where the journal and runs of our own keep their files; None for no journal.
         run_name: name of a run of our own.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
         close_timeout: seconds that ``close`` waits for what trackers have not received yet; the journal keeps it.
-        group: process group to merge over; None for the default one.
         decode: a tokenizer, or a function from a list of ids to text, with which rank 0 adds to each record the texts
             of its worst tokens and their neighbours; they go to the journal and to trackers. None to keep ids only.
+        group: process group to merge over; None for the accelerator's, or the default one.
+        accelerator: an ``accelerate.Accelerator`` whose ranks are merged, and whose ``log_with`` trackers' runs are
+            attached to and never finished.
 
     Attributes:
         incidents: what went wrong in flight, counted by kind.
@@ -66,13 +69,13 @@ class Recorder:
     Raises:
         ValueError: if a tracker's name or the detail is unknown.
         ImportError: if a named tracker's package is missing.
-        TypeError: if ``decode`` cannot decode.
+        TypeError: if ``decode`` cannot decode, or the accelerator is none.
     """
 
     def __init__(
         self,
         *,
-        report_to: ReportTo = "none",
+        report_to: ReportTo = None,
         correction: Correction | None = None,
         config: Mapping[str, Any] | None = None,
         output_dir: str | Path | None = None,
@@ -81,18 +84,20 @@ class Recorder:
         close_timeout: float = 10.0,
         group: dist.ProcessGroup | None = None,
         decode: Decode | None = None,
+        accelerator: Any = None,
     ) -> None:
         keys(detail)
+        self._host = Host(accelerator)
         self.incidents = Incidents()
         self._texts = None if decode is None else TokenTexts(decode, self.incidents)
         self.correction = correction
-        self._trackers = resolve(report_to)
+        self._trackers = resolve(self._host.report_to(report_to))
         self._output_dir = None if output_dir is None else Path(output_dir)
         self._run_name = run_name
         self._detail = detail
         self._close_timeout = close_timeout
         self._config = config
-        self._windows = Windows(correction, group)
+        self._windows = Windows(correction, self._host.group(group))
         self._output: Output | None = None
         self._merge_s = 0.0
 
@@ -126,7 +131,7 @@ class Recorder:
         if self._output is None:
             with self.incidents.guard("run config"):
                 own = {"detail": self._detail} | ({} if self._run_name is None else {"run_name": self._run_name})
-                given = dict(sections or {})
+                given = self._host.sections() | dict(sections or {})
                 own |= given.pop("recorder", {})
                 config = runconfig.snapshot(self.correction, self._config, recorder=own, **given)
                 self._output = Output(
@@ -136,6 +141,7 @@ class Recorder:
                     detail=self._detail,
                     close_timeout=self._close_timeout,
                     reporters=reporters,
+                    hosts=self._host.runs(),
                     restored_step=restored_step,
                     texts=self._texts,
                 )

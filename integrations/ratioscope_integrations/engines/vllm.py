@@ -1,90 +1,20 @@
-"""What a vLLM engine was configured with, read off the live engine or off a server's own description.
+"""vLLM: what it generated as tensors, and what it was configured with.
 
-vLLM is never imported and never asked over the network here.
+vLLM is never imported. It is asked over the network by ``server_settings_from`` alone, which you call yourself.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from ratioscope_integrations.engines.vllm_outputs import KINDS, Rollout, from_outputs
+from ratioscope_integrations.engines.vllm_server import server_settings_from
+from ratioscope_integrations.engines.vllm_settings import engine_settings, sampling_settings, server_settings
 
-from ratioscope.runconfig import UNKNOWN, lookup, versions
-
-__all__ = ["engine_settings", "server_settings"]
-
-_PATHS = {
-    "dtype": "model_config.dtype",
-    "quantization": "model_config.quantization",
-    "kv_cache_dtype": "cache_config.cache_dtype",
-    "logprobs_mode": "model_config.logprobs_mode",
-    "prefix_caching": "cache_config.enable_prefix_caching",
-    "speculative_decoding": "speculative_config",
-    "tensor_parallel_size": "parallel_config.tensor_parallel_size",
-    "sleep_mode": "model_config.enable_sleep_mode",
-    "model_impl": "model_config.model_impl",
-    "enforce_eager": "model_config.enforce_eager",
-    "returns_routed_experts": "aux_output_config.enable_return_routed_experts",
-}
-"""Where a ``VllmConfig`` (vLLM 0.31) holds each setting."""
-
-
-def engine_settings(llm: Any) -> dict[str, Any]:
-    """Returns the settings of an engine that lives in this process.
-
-    Args:
-        llm: a ``vllm.LLM``, or anything shaped like one; None if there is none.
-
-    Returns:
-        ``vllm_version`` and one entry for each setting that bears on log-probabilities; ``"unknown"`` for what the
-        engine does not tell, ``"none"`` for a feature that is off.
-    """
-    vllm_config = lookup(llm, "llm_engine.vllm_config")
-    if vllm_config is None or vllm_config == UNKNOWN:
-        vllm_config = lookup(llm, "llm_engine")
-    settings = _settings(vllm_config)
-    return settings if llm is None else {**settings, "vllm_version": _installed_version()}
-
-
-def server_settings(server_info: Any) -> dict[str, Any]:
-    """Returns the settings of an engine behind a server.
-
-    Args:
-        server_info: the ``vllm_config`` tree that the server's ``/server_info`` answered earlier; None if it was
-            never asked.
-
-    Returns:
-        The same entries as ``engine_settings``. The version is unknown: the package installed here is not the
-        server's.
-    """
-    return _settings(server_info)
-
-
-def _settings(vllm_config: Any) -> dict[str, Any]:
-    """Reads every setting off a ``VllmConfig`` or the JSON tree of one."""
-    found = {name: lookup(vllm_config, path) for name, path in _PATHS.items()}
-    found["dtype"] = _dtype(found["dtype"])
-    found["kv_cache_dtype"] = _dtype(found["kv_cache_dtype"])
-    found["speculative_decoding"] = _speculative(found["speculative_decoding"])
-    if found["quantization"] is None:
-        found["quantization"] = "none"
-    return {"vllm_version": UNKNOWN, **{name: UNKNOWN if value is None else value for name, value in found.items()}}
-
-
-def _dtype(value: Any) -> Any:
-    """Returns a dtype's name without the library it comes from."""
-    return value if value is None else str(value).removeprefix("torch.")
-
-
-def _speculative(value: Any) -> Any:
-    """Returns the method and the draft length as one text, such as ``"eagle3, 4 tokens"``."""
-    if value is None:
-        return "none"
-    if value == UNKNOWN:
-        return UNKNOWN
-    return f"{lookup(value, 'method')}, {lookup(value, 'num_speculative_tokens')} tokens"
-
-
-def _installed_version() -> str:
-    """Returns the version of the vLLM in this process."""
-    loaded = getattr(sys.modules.get("vllm"), "__version__", None)
-    return loaded if isinstance(loaded, str) else versions().get("vllm", UNKNOWN)
+__all__ = [
+    "KINDS",
+    "Rollout",
+    "engine_settings",
+    "from_outputs",
+    "sampling_settings",
+    "server_settings",
+    "server_settings_from",
+]

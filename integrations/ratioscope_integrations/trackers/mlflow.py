@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.history import Cadence
 from ratioscope_integrations.trackers import mlflow_artifacts
@@ -69,7 +69,7 @@ class MlflowTracker:
         """
         import mlflow
 
-        live = mlflow.active_run()
+        live: Any = run.live or mlflow.active_run()
         if live is None and run.reporter is not None:
             return False
         self._context = run

@@ -41,13 +41,15 @@ class TensorBoardTracker:
         self._worst = WorstTables()
 
     def open(self, run: RunContext) -> bool:
-        """Takes the trainer's writer, or opens one under ``output_dir`` (``runs`` without one).
+        """Takes the trainer's writer or another framework's, or opens one under ``output_dir`` (``runs`` without one).
 
         Returns:
             False if the trainer reports to TensorBoard and has no writer yet.
         """
         self._reporter = run.reporter
-        if run.reporter is None:
+        if run.live is not None:
+            self._writer = run.live
+        elif run.reporter is None:
             self._writer = _own_writer(run)
             self._ours_to_close = True
         else:
@@ -86,6 +88,8 @@ class TensorBoardTracker:
     def _current_writer(self) -> Any:
         """The trainer's writer of the moment; at the end of training it closes one and later may open another."""
         if self._reporter is None:
+            if self._writer is not None and getattr(self._writer, "file_writer", self._writer) is None:
+                self._ours_to_close = True  # its owner closed it, and it opens a new file by itself
             return self._writer
         writer = getattr(self._reporter, "tb_writer", None)
         if writer is None:

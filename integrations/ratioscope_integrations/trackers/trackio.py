@@ -66,7 +66,7 @@ class TrackioTracker:
         Returns:
             False if the trainer reports to trackio and its run is not there yet.
         """
-        live = _live_run()
+        live: Any = run.live or _live_run()
         if live is None and run.reporter is not None:
             return False
         self._context = run

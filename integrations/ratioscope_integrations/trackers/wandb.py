@@ -1,9 +1,9 @@
 """W&B: histograms and scalars in the trainer's own row, the config under ``ratioscope``.
 
 Requires ``wandb``. ``run.log`` only hands a row to W&B's own process, which uploads it some time later, so a row of a
-run of our own counts as delivered when the run was finished, or when W&B itself says that it has it. Nothing is ever
-logged with ``step=``: W&B drops a row whose step is behind its own count, so the step of the trainer travels as
-``train/global_step``, the axis that transformers' own callback defines.
+run of our own counts as delivered when the run was finished, or when W&B itself says that it has it. Nothing is
+logged with ``step=`` but into a run whose owner does so too: W&B drops a row whose step is behind its own count, so the
+step of the trainer travels as ``train/global_step``, the axis that transformers' own callback defines.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WandbTracker:
         """
         import wandb
 
-        live = wandb.run
+        live: Any = run.live or wandb.run
         if live is None and run.reporter is not None:
             return False
         self._context = run
@@ -121,6 +121,8 @@ class WandbTracker:
             data[key] = wandb.Histogram(np_histogram=(bins.counts.tolist(), bins.edges.tolist()))
         if self._context.reporter is not None:
             self._run.log(data, commit=False)
+        elif self._context.live is not None:  # logged to with steps: a row that is behind them would be dropped
+            self._run.log({**data, STEP_KEY: row.step}, step=max(row.step, self._run.step))
         else:
             self._run.log({**data, STEP_KEY: row.step})
         self._ending.add(row)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ratioscope.runconfig import UNKNOWN, lookup, redact
-from ratioscope_integrations.engines.vllm import engine_settings, server_settings
+from ratioscope_integrations.engines.vllm_settings import RESHAPING, SAMPLING, engine_settings, server_settings
 from ratioscope_integrations.trainers.trl_warnings import config_warnings
 
 __all__ = ["config_warnings", "trl_sections"]
@@ -40,20 +40,6 @@ _BATCH = (
     "mask_truncated_completions",
     "logging_steps",
 )
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-_RESHAPING = {
-    "allowed_token_ids": None,
-    "bad_words": None,
-    "frequency_penalty": 0,
-    "guided_decoding": None,
-    "logit_bias": None,
-    "logits_processors": None,
-    "min_tokens": 0,
-    "presence_penalty": 0,
-    "structured_outputs": None,
-    "typical_p": 1,
-}
-"""Further generation settings that change the sampled distribution, each with its neutral value."""
 
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 _ROUTER_REPLAY = ("router_replay", "routing_replay", "use_router_replay", "enable_router_replay", "moe_router_replay")
@@ -118,25 +104,25 @@ def _loss(trainer: Any) -> dict[str, Any]:
 
 def _sampling(trainer: Any) -> dict[str, Any]:
     """Returns the sampling settings that the engine receives: ``generation_kwargs`` wins over fields."""
-    fields = {name: _first(trainer, f"vllm_generation.{name}", name, f"args.{name}") for name in _SAMPLING}
+    fields = {name: _first(trainer, f"vllm_generation.{name}", name, f"args.{name}") for name in SAMPLING}
     overrides = _first(trainer, "vllm_generation.generation_kwargs", "args.generation_kwargs")
     scoring = _first(trainer, "temperature", "args.temperature")
     if overrides is None or _is_unknown(overrides):
         overrides = {}
     if not isinstance(overrides, Mapping):
-        unreadable = dict.fromkeys((*_SAMPLING, "overridden", "reshaped_by"), UNKNOWN)
+        unreadable = dict.fromkeys((*SAMPLING, "overridden", "reshaped_by"), UNKNOWN)
         return {**unreadable, "scoring_temperature": scoring}
     effective = {name: overrides.get(name, value) for name, value in fields.items()}
     if effective["min_p"] is None:
         effective["min_p"] = 0.0
-    reshaping = [name for name, neutral in _RESHAPING.items() if overrides.get(name) not in (None, neutral, [], {})]
+    reshaping = [name for name, neutral in RESHAPING.items() if overrides.get(name) not in (None, neutral, [], {})]
     regex = _first(trainer, "vllm_generation.structured_outputs_regex", "args.vllm_structured_outputs_regex")
     if isinstance(regex, str) and not _is_unknown(regex):
         reshaping.append("structured_outputs_regex")
     return {
         **effective,
         "scoring_temperature": scoring,
-        "overridden": sorted(name for name in _SAMPLING if name in overrides and overrides[name] != fields[name]),
+        "overridden": sorted(name for name in SAMPLING if name in overrides and overrides[name] != fields[name]),
         "reshaped_by": sorted(reshaping),
     }
 

@@ -143,7 +143,7 @@ def _figures(timelines: Sequence[Timeline], entries: Sequence[Panel | Absent]) -
 
 def _rules(timeline: Timeline, tried: Panel | Absent) -> str:
     """What another threshold would have done: the recommendation, with its reason, and the figure."""
-    if not timeline.windows.get("train"):
+    if not timeline.windows.get("train") or timeline.foreign:
         return ""
     pooled = timeline.pooled.whole if timeline.pooled is not None else None
     advice = ""

@@ -23,6 +23,8 @@ class RunContext:
         run_name: name for a run of our own; None for the backend's default.
         reporter: the trainer's own callback for this backend; None where the trainer does not report there,
             so that the tracker attaches to a live run of the process or opens one.
+        live: the run to attach to, as its own package made it, where another framework opened it and names it; its
+            rows are at the steps that it is given.
         identity: what ``connect`` returned when an earlier process opened this run; None for a new run.
         patience: seconds that ``close`` may wait for an upload of a run of our own.
         ours: False if the run that ``identity`` names was opened by a trainer or user, and is theirs to end.
@@ -32,6 +34,7 @@ class RunContext:
     output_dir: Path | None = None
     run_name: str | None = None
     reporter: object | None = None
+    live: object | None = None
     identity: Mapping[str, str] | None = None
     ours: bool = True
     patience: float = 8.0
@@ -92,7 +95,7 @@ class Tracker(Protocol):
     * ``write_many(rows)``: sends rows that waited together; sending them again after a failure must do no harm.
     * ``attaches() -> bool``: whether ``open`` would attach to a run that is live in the process, without a reporter.
     * ``merges: bool``: True if a row becomes part of the reporter's own, so that it cannot be sent in the background
-      where there is a reporter.
+      where there is a reporter, or another framework's run.
     """
 
     @property

@@ -12,7 +12,7 @@ from ratioscope.trackers.rows import RowMaker
 from ratioscope.trackers.supply import Supply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ratioscope.incidents import Incidents
     from ratioscope.journal import Journal
@@ -26,6 +26,7 @@ class _Sink:
     tracker: Tracker | Background
     run: RunContext
     target: Target | None
+    host: Callable[[], object | None] | None = None
     opened: bool = False
     delivered: int = 0
     failed: int = 0
@@ -48,6 +49,7 @@ class Fanout:
         incidents: where failures are reported.
         detail: which scalars are sent, as in :mod:`ratioscope.metrics`.
         reporters: the trainer's own callback for a backend, by tracker name.
+        hosts: what asks another framework for its live run, by tracker name; a tracker waits until it has one.
         journal: where records are committed before they come here; None without one.
         close_timeout: seconds that ``close`` waits for trackers in the background, all together.
     """
@@ -60,6 +62,7 @@ class Fanout:
         incidents: Incidents,
         detail: str = "standard",
         reporters: Mapping[str, object] | None = None,
+        hosts: Mapping[str, Callable[[], object | None]] | None = None,
         journal: Journal | None = None,
         close_timeout: float = 10.0,
     ) -> None:
@@ -70,6 +73,7 @@ class Fanout:
         if journal is not None:
             with incidents.guard("journal"):
                 self._rows.follow(journal.first_records())
+        self._hosts = hosts or {}
         self._sinks = [self._sink(tracker, run, (reporters or {}).get(tracker.name), journal) for tracker in trackers]
 
     def open(self) -> None:
@@ -79,8 +83,11 @@ class Fanout:
         for sink in self._sinks:
             if not sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} open"):
-                    sink.opened = sink.tracker.open(sink.run)
-                    self._identify(sink)
+                    if sink.host is not None:
+                        sink.run = replace(sink.run, live=sink.host())
+                    if sink.host is None or sink.run.live is not None:
+                        sink.opened = sink.tracker.open(sink.run)
+                        self._identify(sink)
                 if sink.opened and isinstance(sink.tracker, Background):
                     sink.tracker.wake()
             while sink.opened and sink.waiting:
@@ -142,19 +149,23 @@ class Fanout:
 
     def _sink(self, tracker: Tracker, run: RunContext, reporter: object | None, journal: Journal | None) -> _Sink:
         # A row that merges into the reporter's own must be handed over before the reporter logs.
-        inline = not tracker.background or (reporter is not None and getattr(tracker, "merges", False))
+        host = self._hosts.get(tracker.name) if reporter is None else None
+        merged = reporter is not None or host is not None
+        inline = not tracker.background or (merged and getattr(tracker, "merges", False))
         target = None
         if journal is not None:
             with self._incidents.guard("journal"):
                 attaches: Any = getattr(tracker, "attaches", None)
-                owned = reporter is None and not (attaches is not None and attaches())
+                owned = not merged and not (attaches is not None and attaches())
                 target = journal.open_target(tracker.name, owned=owned, reported=reporter is not None)
         identity = None if target is None else target.identity
         context = replace(run, reporter=reporter, identity=identity)
         if inline:
-            return _Sink(tracker, context, target)
+            return _Sink(tracker, context, target, host)
         supply = None if target is None else Supply(target, self._rows, reported=reporter is not None)
-        return _Sink(Background(tracker, self._incidents, supply=supply, timeout=self._close_timeout), context, target)
+        return _Sink(
+            Background(tracker, self._incidents, supply=supply, timeout=self._close_timeout), context, target, host
+        )
 
     def _identify(self, sink: _Sink) -> None:
         """Notes which run an inline tracker is attached to; in the background the thread does."""
