@@ -14,8 +14,10 @@ from ratioscope.collective import is_main_rank
 from ratioscope.correction import Correction, correct
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
+from ratioscope.news import News
 from ratioscope.observation import Logps, Observation
 from ratioscope.output import Output
+from ratioscope.reaction import OnFinding, Reaction
 from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import RunContext
@@ -23,7 +25,7 @@ from ratioscope.trackers.registry import ReportTo, resolve
 from ratioscope.windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from types import TracebackType
 
     import torch
@@ -52,13 +54,15 @@ class Recorder:
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
         close_timeout: seconds that ``close`` waits for what trackers have not received yet; the journal keeps it.
         group: process group to merge over; None for the default one.
+        on_finding: what the run does about what the diagnosis finds meanwhile: None for nothing, ``"warn"``, ``"stop"``
+            or a callable of one event, as in :mod:`ratioscope.reaction`.
 
     Attributes:
         incidents: what went wrong in flight, counted by kind.
         correction: the rule.
 
     Raises:
-        ValueError: if a tracker's name or the detail is unknown.
+        ValueError: if a tracker's name, the detail or ``on_finding`` is unknown.
         ImportError: if a named tracker's package is missing.
     """
 
@@ -73,9 +77,12 @@ class Recorder:
         detail: str = "standard",
         close_timeout: float = 10.0,
         group: dist.ProcessGroup | None = None,
+        on_finding: OnFinding = None,
     ) -> None:
         keys(detail)
         self.incidents = Incidents()
+        self._reaction = Reaction(on_finding, self.incidents)
+        self._news = News()
         self.correction = correction
         self._trackers = resolve(report_to)
         self._output_dir = None if output_dir is None else Path(output_dir)
@@ -103,6 +110,7 @@ class Recorder:
         reporters: Mapping[str, object] | None = None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         restored_step: int | None = None,
+        said: Container[str] = (),
     ) -> None:
         """Opens journal and trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
 
@@ -111,6 +119,7 @@ class Recorder:
             sections: further sections of the run config.
             restored_step: the step of the checkpoint that this process continues from; 0 for a start from scratch.
                 Later records of earlier attempts in the same output directory are superseded.
+            said: findings of the config that need no further warning in the log.
         """
         if not is_main_rank():
             return
@@ -126,10 +135,23 @@ class Recorder:
                     close_timeout=self._close_timeout,
                     reporters=reporters,
                     restored_step=restored_step,
+                    hear=self._reaction.hear,
+                    news=self._news,
+                    said=said,
                 )
                 atexit.register(self.close)
         if self._output is not None:
             self._output.open()
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training is to end because of a finding; the same on every rank from the same ``flush`` on."""
+        return self._windows.stop
+
+    def start_anew(self) -> None:
+        """Forgets what was found and that training was to end, for another training; on every rank."""
+        self._windows.stop = self._reaction.wants_stop = False
+        self._news = News()
 
     def observe(
         self,
@@ -216,8 +238,9 @@ class Recorder:
     def merge(self, *, step: int, split: str = "train") -> Record | None:
         """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
         start = time.perf_counter()
+        self._reaction.act()
         with self.incidents.guard("merging ranks"):
-            record = self._windows.close(split, step=step)
+            record = self._windows.close(split, step=step, stop=self._reaction.wants_stop)
             if record is not None and record.summary.count("disagreements") and is_main_rank():
                 self.incidents.report("weights disagree", record.events[-1])
             self._merge_s = time.perf_counter() - start

@@ -11,6 +11,7 @@ from typing import Any
 from ratioscope import sources
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.run import Run
+from ratioscope.event import Event
 from ratioscope.journal_reader import JournalReader
 
 STATE = "trainer_state.json"
@@ -43,6 +44,14 @@ def read_run(address: str | Path, *, steps: Container[int] | None = None) -> Run
     with JournalReader(address) as journal:
         wanted = (record for record in journal.records() if steps is None or record.step in steps)
         return Run.of(wanted, journal.config())
+
+
+def read_events(address: str | Path) -> list[Event]:
+    """What the diagnosis told while the run went on, the oldest first; only a journal knows."""
+    if sources.tracker_of(address) is not None or _state_file(Path(address)) is not None:
+        return []
+    with JournalReader(address) as journal:
+        return journal.events()
 
 
 def _windows(rows: Iterable[tuple[int, Mapping[str, float]]], steps: Container[int] | None) -> Iterator[Pool]:

@@ -44,10 +44,18 @@ class Run:
         """Reads the windows of training off records, one after the other."""
         run = cls((), config or {})
         for record in records:
-            if record.split == "train" and record.scalars:
-                run.correction = record.correction or run.correction
-                run._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
+            run.add(record)
         return run
+
+    def add(self, record: Record) -> None:
+        """Appends a window of training, and leaves out any other record. What was derived before is derived anew."""
+        if record.split != "train" or not record.scalars:
+            return
+        for name, member in vars(Run).items():
+            if isinstance(member, cached_property):
+                self.__dict__.pop(name, None)
+        self.correction = record.correction or self.correction
+        self._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
 
     def _add(self, window: Pool, *, known: Mapping[str, float] | None = None) -> None:
         """Appends a window; neighbours are pooled evenly once there are too many."""
