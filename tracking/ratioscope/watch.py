@@ -66,7 +66,7 @@ class Watch:
 
     def add(self, record: Record) -> None:
         """Takes one window, and starts the thread when there are a few. Does nothing for evaluations, or in a child."""
-        if record.split != "train" or not record.scalars or os.getpid() != self._pid or self._closing.is_set():
+        if os.getpid() != self._pid or record.split != "train" or not record.scalars or self._closing.is_set():
             return
         if len(self._waiting) >= MOST_WAITING:
             self._incidents.report("diagnosis queue full", "the diagnosis is too slow; it leaves windows out")
@@ -88,9 +88,11 @@ class Watch:
 
     def close(self, timeout: float) -> None:
         """Has the thread take a last look, for at most so many seconds; what comes later is not told."""
+        if os.getpid() != self._pid:  # in a child the locks of the thread may be taken for good
+            return
         self._closing.set()
         self._wake.set()
-        if self._thread is None or os.getpid() != self._pid:
+        if self._thread is None:
             return
         self._thread.join(timeout)
         if self._thread.is_alive():
