@@ -56,11 +56,12 @@ def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
 def finding_tags(event: Event) -> dict[str, str]:
     """An event as tags: the finding's own, which each later event of it replaces, and how many findings are open."""
     went = "gone (was " + event.level + ")" if event.status == "gone" else event.level
+    open_now = (event.errors, "error"), (event.warnings, "warning")
     follows = "" if event.because is None else f" · see {event.because}"
     said = f"{went}{follows} · {event.evidence}"[: _SHORTER[0] - 30] + f" · step {event.step}"
     return {
         clean_name(f"{FINDING_TAG}.{event.name}"): said,
-        FINDINGS_TAG: f"{event.errors} errors, {event.warnings} warnings",
+        FINDINGS_TAG: ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in open_now),
     }
 
 
