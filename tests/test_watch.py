@@ -119,6 +119,7 @@ def test_what_the_config_said_is_confirmed_not_told_again() -> None:
         assert shown == [[], [f"support_truncation appeared{told}", gone]]
         assert news.open_counts is not None
         assert sum(news.open_counts.values()) == 1
+        assert news.before(diagnose(Run((), BIASED))) == []  # trackers were opened again, as by an evaluation
     assert look(News(), finding("precision_noise", "info"), last=True) == []
 
 

@@ -62,8 +62,9 @@ class News:
         self.open_counts: dict[Level, int] | None = None
 
     def before(self, diagnosis: Diagnosis) -> list[Event]:
-        """What the config alone says with high confidence."""
-        sure = [finding for finding in diagnosis.findings if finding.confidence == "high"]
+        """What the config alone says with high confidence, unless numbers of an earlier part of the run said it."""
+        shown = {name for cause in self._known if self._is_open(cause) for name in _EXPLAINS[cause]}
+        sure = [each for each in diagnosis.findings if each.confidence == "high" and each.name not in shown]
         events = self._appear(sure, step=0, at_once=True)
         if events:
             self._count()
