@@ -34,6 +34,7 @@ class WandbRun:
         step_metrics: for each ``define_metric`` name or glob, its x-axis.
         kept: for each ``define_metric`` name or glob, which values the summary keeps of it, such as ``min``.
         exit_code: None while the run is not finished.
+        alerts: title, text and level of each, in order.
     """
 
     project: str = ""
@@ -43,6 +44,7 @@ class WandbRun:
     step_metrics: dict[str, str] = field(default_factory=dict)
     kept: dict[str, set[str]] = field(default_factory=dict)
     exit_code: int | None = None
+    alerts: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 def read_wandb(path: Path, *, finished: bool = True, timeout_s: float = 20.0) -> WandbRun:
@@ -88,6 +90,8 @@ def _wandb_run(path: Path) -> WandbRun:
                 name = record.metric.name or record.metric.glob_name
                 run.step_metrics[name] = record.metric.step_metric
                 run.kept[name] = {kind.name for kind, _ in record.metric.summary.ListFields()}
+            case "alert":
+                run.alerts.append((record.alert.title, record.alert.text, record.alert.level))
             case "exit":
                 run.exit_code = record.exit.exit_code
     return run
@@ -203,6 +207,15 @@ def read_tensorboard(folder: Path) -> TensorBoardRun:
     for tag in accumulator.Tags()["tensors"]:
         run.texts[tag] = make_ndarray(accumulator.Tensors(tag)[-1].tensor_proto).item().decode()
     return run
+
+
+def read_trackio_alerts(folder: Path, project: str = "ratioscope") -> list[tuple[str, str, str, int]]:
+    """Title, text, level and step of each alert of a project, the oldest first."""
+    connection = sqlite3.connect(f"file:{folder / project}.db?mode=ro", uri=True)
+    try:
+        return connection.execute("SELECT title, text, level, step FROM alerts ORDER BY id").fetchall()
+    finally:
+        connection.close()
 
 
 def _buckets(value: Any) -> list[tuple[float, float, float]]:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -218,6 +219,19 @@ def weights_differ_on_one(rank: int, world: int) -> Seen:
     return {"record": seen(recorder.flush(step=1))}
 
 
+def stops(rank: int, world: int) -> Seen:
+    """Half of the tokens have no log-probability, and the run is to stop at that; rank 0 alone diagnoses it."""
+    with rs.Recorder(on_finding="stop") as recorder:
+        for step in range(1, 1001):
+            if rank != 1:
+                observe(recorder, [1.01, float("nan")] * 200)
+            recorder.flush(step=step)
+            if recorder.should_stop:
+                break
+            time.sleep(0.01)
+    return {"step": step, "stopped": recorder.should_stop, "knew": recorder._reaction.wants_stop}
+
+
 SCENARIOS: tuple[Callable[[int, int], Seen], ...] = (
     union,
     noise,
@@ -231,6 +245,7 @@ SCENARIOS: tuple[Callable[[int, int], Seen], ...] = (
     counted_once,
     trackers,
     weights_differ_on_one,
+    stops,
 )
 
 
@@ -341,8 +356,17 @@ def test_the_noise_floor_is_of_all_ranks(ranks: list[Seen]) -> None:
 
 def test_a_flush_is_three_collectives_of_fixed_size(ranks: list[Seen]) -> None:
     """Every rank makes the same three collectives in each flush, with data, with a failure and with nothing."""
-    each_flush = [len(MAXIMA), PACKED_SIZE - len(MAXIMA) - TOP_SIZE, TOP_SIZE]
+    each_flush = [len(MAXIMA) + 1, PACKED_SIZE - len(MAXIMA) - TOP_SIZE, TOP_SIZE]
     assert [rank["collectives"]["sizes"] for rank in ranks] == [[each_flush] * 2] * len(ranks)
+
+
+def test_every_rank_stops_at_the_same_step(ranks: list[Seen]) -> None:
+    """Rank 0 alone knows of the finding, and every rank hears of it in the same flush, without a further collective."""
+    stopped = [rank["stops"] for rank in ranks]
+    assert [each["knew"] for each in stopped] == [True] + [False] * (len(ranks) - 1)
+    assert all(each["stopped"] for each in stopped)
+    assert len({each["step"] for each in stopped}) == 1
+    assert stopped[0]["step"] < 1000
 
 
 def test_a_rank_that_raises_hangs_nothing(ranks: list[Seen]) -> None:

@@ -263,7 +263,7 @@ def test_a_flush_makes_three_collectives_of_fixed_size(
         recorder.observe(train, rollout, torch.zeros_like(mask))
     assert group.sizes == []
     recorder.flush(step=1)
-    assert group.sizes == [len(MAXIMA), PACKED_SIZE - len(MAXIMA) - TOP_SIZE, TOP_SIZE]
+    assert group.sizes == [len(MAXIMA) + 1, PACKED_SIZE - len(MAXIMA) - TOP_SIZE, TOP_SIZE]
 
 
 def test_one_rank_makes_no_collective(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,5 +290,5 @@ def test_a_flush_copies_to_the_host_once(monkeypatch: pytest.MonkeyPatch) -> Non
         recorder.observe(*batch())
     monkeypatch.setattr(torch.Tensor, "cpu", counting)
     assert recorder.flush(step=1) is not None
-    assert copied == [PACKED_SIZE]
+    assert copied == [PACKED_SIZE + 1]  # and whether to stop
     assert len(tracker.rows) == 1

@@ -13,11 +13,13 @@ from ratioscope._version import __version__
 if TYPE_CHECKING:
     from ratioscope.catalogue import CATALOGUE
     from ratioscope.correction import Correction, correct
+    from ratioscope.event import Event
     from ratioscope.histogram import Bins
     from ratioscope.journal_reader import JournalReader
     from ratioscope.journal_schema import JournalError
     from ratioscope.layouts import Packing
     from ratioscope.observation import Observation
+    from ratioscope.reaction import FindingWarning
     from ratioscope.record import Record
     from ratioscope.recorder import Recorder
     from ratioscope.summary import RatioSummary, summarize
@@ -29,6 +31,8 @@ __all__ = [
     "CATALOGUE",
     "Bins",
     "Correction",
+    "Event",
+    "FindingWarning",
     "JournalError",
     "JournalReader",
     "MemoryTracker",
@@ -51,6 +55,8 @@ _HOME = {
     "CATALOGUE": "catalogue",
     "Bins": "histogram",
     "Correction": "correction",
+    "Event": "event",
+    "FindingWarning": "reaction",
     "JournalError": "journal_schema",
     "JournalReader": "journal_reader",
     "MemoryTracker": "trackers.memory",

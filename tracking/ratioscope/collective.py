@@ -17,8 +17,10 @@ from ratioscope.summary import RatioSummary
 from ratioscope.top import TOP_SIZE, Top
 
 
-def all_merge(summary: RatioSummary, *, group: dist.ProcessGroup | None = None) -> RatioSummary:
-    """The summary of all ranks, on the CPU of every rank.
+def all_merge(
+    summary: RatioSummary, *, group: dist.ProcessGroup | None = None, flag: bool = False
+) -> tuple[RatioSummary, bool]:
+    """The summary of all ranks, on the CPU of every rank, and whether any of them raised its flag.
 
     Every rank of the group must call it, also one that has nothing: it passes an empty summary. What is sent depends
     neither on the data nor on the correction.
@@ -26,17 +28,22 @@ def all_merge(summary: RatioSummary, *, group: dist.ProcessGroup | None = None) 
     Args:
         summary: this rank's.
         group: the process group; None for the default one. Without ``torch.distributed`` there is one rank.
+        flag: what this rank has to say to all others beside; it travels with the maxima.
     """
     packed = summary.pack()
+    said = packed.new_full((1,), float(flag))
     if world_size(group) > 1:
-        packed = packed.to(_transport_device(packed.device, group))
+        device = _transport_device(packed.device, group)
+        packed, said = packed.to(device), said.to(device)
         mine, rest, top = packed.split([len(MAXIMA), len(packed) - len(MAXIMA) - TOP_SIZE, TOP_SIZE])
-        maxima = mine.clone()
-        dist.all_reduce(maxima, op=dist.ReduceOp.MAX, group=group)
+        reduced = torch.cat([mine, said])
+        dist.all_reduce(reduced, op=dist.ReduceOp.MAX, group=group)
+        maxima, said = reduced[:-1], reduced[-1:]
         rest = torch.cat([rescale(rest[: len(SUMS)], mine, maxima), rest[len(SUMS) :]])
         dist.all_reduce(rest, op=dist.ReduceOp.SUM, group=group)
         packed = torch.cat([maxima, rest, _gather(Top.unpack(top), group).pack()])
-    return RatioSummary.unpack(packed.cpu(), correction=summary.correction)
+    host = torch.cat([packed, said]).cpu()
+    return RatioSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
 
 
 def _gather(top: Top, group: dist.ProcessGroup | None) -> Top:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from ratioscope.event import Event
+
 
 class Journal:
     """Writes one attempt. Only one process at a time may have a journal open for writing.
@@ -80,6 +82,16 @@ class Journal:
         """
         row = (self.attempt, record.step, record.split, record.time, _dump(record.to_json()))
         return self._insert("record (attempt, step, split, time, body)", row)
+
+    def append_event(self, event: Event) -> None:
+        """Commits one event.
+
+        Raises:
+            sqlite3.Error: if it could not be written.
+            JournalError: in a forked child.
+        """
+        row = (self.attempt, event.step, event.time, event.name, event.status, event.level, _dump(event.to_json()))
+        self._insert("event (attempt, step, time, name, status, level, body)", row)
 
     def first_records(self, limit: int = 16) -> list[Record]:
         """The first records of the whole journal, in the order of writing."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ratioscope.journal_schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, check_version
+from ratioscope.journal_schema import BUSY_TIMEOUT_S, DIRECTORY, EVENTS_SINCE, FILE, check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
+    from ratioscope.event import Event
     from ratioscope.record import Record
 
 
@@ -53,7 +54,7 @@ class JournalReader:
         self.path = _find(Path(path))
         self._connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
         try:
-            check_version(self._connection, self.path)
+            self._version = check_version(self._connection, self.path)
         except BaseException:
             self._connection.close()
             raise
@@ -88,6 +89,33 @@ class JournalReader:
     def first_bodies(self, limit: int = 16) -> list[str]:
         """The first records of the whole journal, in the order of writing, as JSON text."""
         return [body for (body,) in self._connection.execute("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))]
+
+    def events(self) -> list[Event]:
+        """What the diagnosis told while the run went on, the oldest first; none in a file of an earlier version.
+
+        Steps that a later attempt repeated are left out, as in ``records``.
+        """
+        from ratioscope.event import Event
+
+        if self._version < EVENTS_SINCE:
+            return []
+        sql = "SELECT attempt, step, body FROM event ORDER BY id"
+        found = self._connection.execute(sql).fetchall()
+        ends = {attempt.id: self._last_step(attempt) for attempt in self.attempts()} if found else {}
+        live = (
+            body
+            for attempt, step, body in found
+            if all(step <= end for later, end in ends.items() if later > attempt and end is not None)
+        )
+        return [Event.from_json(json.loads(body)) for body in live]
+
+    def _last_step(self, attempt: Attempt) -> int | None:
+        """The last step of earlier attempts that one continues from; None if that is not known."""
+        if attempt.restored_step is not None:
+            return attempt.restored_step
+        sql = "SELECT MIN(step) - 1 FROM record WHERE attempt = ? AND split = 'train'"
+        (step,) = self._connection.execute(sql, (attempt.id,)).fetchone()
+        return None if step is None else int(step)
 
     def close(self) -> None:
         """Closes the file."""

@@ -51,10 +51,25 @@ SELECT * FROM record AS mine WHERE NOT EXISTS (
 );
 """
 
-_MIGRATIONS: tuple[str, ...] = (_SCHEMA_1,)
+_SCHEMA_2 = """
+CREATE TABLE event (
+    id INTEGER PRIMARY KEY,
+    attempt INTEGER NOT NULL REFERENCES attempt (id),
+    step INTEGER NOT NULL,
+    time REAL NOT NULL,
+    name TEXT NOT NULL,
+    status TEXT NOT NULL,
+    level TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+"""
+
+_MIGRATIONS: tuple[str, ...] = (_SCHEMA_1, _SCHEMA_2)
 """Script ``i`` brings a file of version ``i`` to version ``i + 1``."""
 
 SCHEMA_VERSION = len(_MIGRATIONS)
+EVENTS_SINCE = 2
+"""The first version that has the table of events."""
 
 
 class JournalError(Exception):

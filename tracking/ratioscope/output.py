@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ratioscope.journal import Journal
 from ratioscope.trackers.fanout import Fanout
+from ratioscope.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
     from pathlib import Path
 
     from ratioscope.decoding import TokenTexts
+    from ratioscope.event import Event
     from ratioscope.incidents import Incidents
+    from ratioscope.news import News
     from ratioscope.record import Record
     from ratioscope.trackers.base import RunContext, Tracker
+
+logger = logging.getLogger("ratioscope")
+
+WATCH_SHARE = 0.25
+"""Part of the time at the end that the diagnosis may take; it needs 0.1 s."""
 
 
 class Output:
@@ -32,6 +41,9 @@ class Output:
         hosts: what asks another framework for its live run, by tracker name.
         restored_step: the step of the checkpoint that this process continues from.
         texts: finds the texts of worst tokens; None to keep ids only.
+        hear: hears of each event, on any thread, after the trackers were given it.
+        news: what the diagnosis told before.
+        said: findings that the trainer's side has already logged, if the config alone gives them.
     """
 
     def __init__(
@@ -45,10 +57,16 @@ class Output:
         reporters: Mapping[str, object] | None,
         hosts: Mapping[str, Callable[[], object | None]],
         restored_step: int | None,
+        hear: Callable[[Event], None],
+        news: News,
+        said: Container[str] = (),
         texts: TokenTexts | None = None,
     ) -> None:
         self._incidents = incidents
         self._texts = texts
+        self._hear = hear
+        self._said = said
+        self._close_timeout = close_timeout
         self._journal: Journal | None = None
         self._flush_ms: float | None = None
         if run.output_dir is not None:
@@ -64,6 +82,8 @@ class Output:
             journal=self._journal,
             close_timeout=close_timeout,
         )
+        self._watch = Watch(run.config, self._tell, incidents=incidents, news=news)
+        self._watch.start()
 
     @property
     def journal_path(self) -> Path | None:
@@ -89,22 +109,37 @@ class Output:
             record = self._texts.add(record)
         with self._incidents.guard("delivery counts"):
             overhead = {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
-            record = replace(record, health=overhead | self._fanout.health())
+            found = self._watch.counts() if record.split == "train" else {}
+            record = replace(record, health=overhead | self._fanout.health() | found)
         identifier = None
         if self._journal is not None:
             with self._incidents.guard("journal"):
                 identifier = self._journal.append(record)
         with self._incidents.guard("writing a record"):
             self._fanout.write(record, identifier=identifier)
+        with self._incidents.guard("diagnosis"):
+            self._watch.add(record)
         self._flush_ms = 1000.0 * (merge_s + time.perf_counter() - start)
         return record
 
     def close(self) -> None:
-        """Waits a bounded time for trackers, ends the runs that we opened, and lets go of the journal."""
+        """Waits a bounded time for the diagnosis and the trackers, ends our runs, and lets go of the journal."""
+        self._watch.close(WATCH_SHARE * self._close_timeout)
         self._fanout.close()
         if self._journal is not None:
             with self._incidents.guard("journal"):
                 self._journal.close()
+
+    def _tell(self, event: Event) -> None:
+        if event.is_news and (event.step or event.name not in self._said):
+            say = logger.info if event.status == "gone" else logger.warning
+            say("%s. %s", event.title, event.text)
+        if self._journal is not None:
+            with self._incidents.guard("journal"):
+                self._journal.append_event(event)
+        with self._incidents.guard("telling an event"):
+            self._fanout.alert(event)
+            self._hear(event)
 
     def where(self) -> list[str]:
         """One line for each open tracker: where to look."""

@@ -16,9 +16,11 @@ from ratioscope.correction import Correction, correct
 from ratioscope.decoding import Decode, TokenTexts
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
+from ratioscope.news import News
 from ratioscope.noise import noise_summary
 from ratioscope.observation import Logps, Mask, Observation
 from ratioscope.output import Output
+from ratioscope.reaction import OnFinding, Reaction
 from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import RunContext
@@ -26,7 +28,7 @@ from ratioscope.trackers.registry import ReportTo, resolve
 from ratioscope.windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from types import TracebackType
 
     import torch
@@ -61,13 +63,15 @@ class Recorder:
         group: process group to merge over; None for the accelerator's, or the default one.
         accelerator: an ``accelerate.Accelerator`` whose ranks are merged, and whose ``log_with`` trackers' runs are
             attached to and never finished.
+        on_finding: what the run does about what the diagnosis finds meanwhile: None for nothing, ``"warn"``, ``"stop"``
+            or a callable of one event, as in :mod:`ratioscope.reaction`.
 
     Attributes:
         incidents: what went wrong in flight, counted by kind.
         correction: the rule.
 
     Raises:
-        ValueError: if a tracker's name or the detail is unknown.
+        ValueError: if a tracker's name, the detail or ``on_finding`` is unknown.
         ImportError: if a named tracker's package is missing.
         TypeError: if ``decode`` cannot decode, or the accelerator is none.
     """
@@ -85,11 +89,14 @@ class Recorder:
         group: dist.ProcessGroup | None = None,
         decode: Decode | None = None,
         accelerator: Any = None,
+        on_finding: OnFinding = None,
     ) -> None:
         keys(detail)
         self._host = Host(accelerator)
         self.incidents = Incidents()
         self._texts = None if decode is None else TokenTexts(decode, self.incidents)
+        self._reaction = Reaction(on_finding, self.incidents)
+        self._news = News()
         self.correction = correction
         self._trackers = resolve(self._host.report_to(report_to))
         self._output_dir = None if output_dir is None else Path(output_dir)
@@ -117,6 +124,7 @@ class Recorder:
         reporters: Mapping[str, object] | None = None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         restored_step: int | None = None,
+        said: Container[str] = (),
     ) -> None:
         """Opens journal and trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
 
@@ -125,6 +133,7 @@ class Recorder:
             sections: further sections of the run config.
             restored_step: the step of the checkpoint that this process continues from; 0 for a start from scratch.
                 Later records of earlier attempts in the same output directory are superseded.
+            said: findings of the config that need no further warning in the log.
         """
         if not is_main_rank():
             return
@@ -144,10 +153,23 @@ class Recorder:
                     hosts=self._host.runs(),
                     restored_step=restored_step,
                     texts=self._texts,
+                    hear=self._reaction.hear,
+                    news=self._news,
+                    said=said,
                 )
                 atexit.register(self.close)
         if self._output is not None:
             self._output.open()
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training is to end because of a finding; the same on every rank from the same ``flush`` on."""
+        return self._windows.stop
+
+    def start_anew(self) -> None:
+        """Forgets what was found and that training was to end, for another training; on every rank."""
+        self._windows.stop = self._reaction.wants_stop = False
+        self._news = News()
 
     def observe(
         self,
@@ -273,8 +295,9 @@ class Recorder:
     def merge(self, *, step: int, split: str = "train") -> Record | None:
         """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
         start = time.perf_counter()
+        self._reaction.act()
         with self.incidents.guard("merging ranks"):
-            record = self._windows.close(split, step=step)
+            record = self._windows.close(split, step=step, stop=self._reaction.wants_stop)
             if record is not None and record.summary.count("disagreements") and is_main_rank():
                 self.incidents.report("weights disagree", record.events[-1])
             self._merge_s = time.perf_counter() - start

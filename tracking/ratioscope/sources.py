@@ -128,6 +128,8 @@ def read_journal(path: Path, *, exponents: Mapping[str, int] | None = None) -> T
             )  # the first records of all choose the widths, also where others took their place
         for body in reader.bodies():
             _add(timeline, loads(body), rows)
+        timeline.events += [(event.step, event.line) for event in reader.events()]
+        timeline.events.sort(key=lambda event: event[0])
     return timeline
 
 

@@ -111,6 +111,11 @@ def deliver(target: Target, rows: RowMaker, context: RunContext, progress: Progr
         with suppress(Exception):  # what went wrong first is what counts
             tracker.close()
         raise
+    if getattr(tracker, "keeps_alerts", False):
+        with JournalReader(target.journal.path) as reader:
+            for event in reader.events():
+                served.alert(event)
+        served.tell()
     served.end()
     return served.delivered
 

@@ -30,6 +30,8 @@ class Windows:
         self._correction = correction
         self._group = group
         self._open: dict[str, RatioSummary] = {}
+        self.stop = False
+        """Whether a rank has asked for an end; the same on every rank after each ``close``."""
 
     def add(self, split: str, summary: RatioSummary) -> None:
         """Adds a batch."""
@@ -49,9 +51,15 @@ class Windows:
         """This rank's part of a window, which begins anew."""
         return self._open.pop(split, None) or RatioSummary.empty(self._correction)
 
-    def close(self, split: str, *, step: int) -> Record | None:
-        """Closes a window, merged over ranks; every rank must call it. None if no rank observed anything."""
-        summary = all_merge(self.take(split), group=self._group)
+    def close(self, split: str, *, step: int, stop: bool = False) -> Record | None:
+        """Closes a window, merged over ranks; every rank must call it. None if no rank observed anything.
+
+        Args:
+            split: the window's.
+            step: the trainer's.
+            stop: that this rank asks for an end, of which all hear by it.
+        """
+        summary, self.stop = all_merge(self.take(split), group=self._group, flag=stop or self.stop)
         if not summary.count("errors") and not summary.maxima[-1]:
             return None
         return Record(

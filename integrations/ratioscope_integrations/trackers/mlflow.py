@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.history import Cadence
 from ratioscope_integrations.trackers import mlflow_artifacts
-from ratioscope_integrations.trackers.mlflow_config import clean_name, log_config
+from ratioscope_integrations.trackers.mlflow_config import clean_name, finding_tags, log_config
 from ratioscope_integrations.trackers.mlflow_memory import Memory
 from ratioscope_integrations.trackers.mlflow_place import experiment_id, own_run, public_uri, uri_is_set
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
+    from ratioscope.event import Event
     from ratioscope.timeline import Timeline
     from ratioscope.trackers.base import Row, RunContext
 
@@ -40,6 +41,7 @@ class MlflowTracker:
 
     name: ClassVar[str] = "mlflow"
     background: ClassVar[bool] = True
+    keeps_alerts: ClassVar[bool] = True
     package: ClassVar[str] = "mlflow"
 
     def __init__(self) -> None:
@@ -126,6 +128,14 @@ class MlflowTracker:
                 if self._cadences.setdefault(row.split, Cadence()).due():
                     self._due.setdefault(row.split, []).append(row)
         self._draw(self._context, client, run_id, self._memory)
+
+    def alert(self, event: Event) -> None:
+        """Sets one tag for the finding and one that sums up; MLflow has no alerts of its own."""
+        if self._context is None:
+            return
+        client, run_id = self._attach(self._context)
+        for key, value in finding_tags(event).items():
+            client.set_tag(run_id, key, value)
 
     def _metrics(self, row: Row) -> list[Metric]:
         from mlflow.entities import Metric

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Param
 
+    from ratioscope.event import Event
+
 CONFIG_ARTIFACT = "ratioscope/config.json"
 CHANGES_TAG = "ratioscope.changed"
 """Tag of what differs from the parameters: those keep the value of the first time, which MLflow never changes."""
+
+FINDING_TAG, FINDINGS_TAG = "ratioscope.finding", "ratioscope.findings"
 
 _BATCH = 100
 _MAX_NAME = 250
@@ -47,6 +51,18 @@ def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
 
     visit("ratioscope", dict(config))
     return {} if not config else flat
+
+
+def finding_tags(event: Event) -> dict[str, str]:
+    """An event as tags: the finding's own, which each later event of it replaces, and how many findings are open."""
+    went = "gone (was " + event.level + ")" if event.status == "gone" else event.level
+    open_now = (event.errors, "error"), (event.warnings, "warning")
+    follows = "" if event.because is None else f" · see {event.because}"
+    said = f"{went}{follows} · {event.evidence}"[: _SHORTER[0] - 30] + f" · step {event.step}"
+    return {
+        clean_name(f"{FINDING_TAG}.{event.name}"): said,
+        FINDINGS_TAG: ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in open_now),
+    }
 
 
 def log_config(client: MlflowClient, run_id: str, config: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from ratioscope.worst_run import COLUMNS, WorstTables
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ratioscope.event import Event
     from ratioscope.histogram import Bins
     from ratioscope.trackers.base import Row, RunContext
 
@@ -74,6 +75,14 @@ class TensorBoardTracker:
             writer.add_text("ratioscope/worst_tokens", _markdown(worst), row.step, walltime=row.time)
         if self._ours_to_close:
             writer.flush()  # it holds events back for two minutes, and this row is about to count as delivered
+
+    def alert(self, event: Event) -> None:
+        """Writes an event as text, below the earlier ones of its finding."""
+        writer = self._current_writer()
+        if writer is not None:
+            text = f"**{event.line}**\n\n{event.text}"
+            writer.add_text(f"ratioscope/events/{event.name}", text, event.step, walltime=event.time)
+            writer.flush()
 
     def close(self) -> None:
         """Closes the writer if it is ours; the trainer closes its own."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from trackio.run import Run
 
+    from ratioscope.event import Event
     from ratioscope.trackers.base import Row, RunContext
 
 STEP_KEY = "train/global_step"
@@ -125,6 +126,16 @@ class TrackioTracker:
             self._expected = None if self._expected is None else self._expected + 1
         else:
             _log_beside(self._run, data, None if self._context.reporter is not None else row.step)
+
+    def alert(self, event: Event) -> None:
+        """Queues an alert, if it is news; trackio prints it, and posts it where a webhook is set."""
+        run_alert: Any = getattr(self._run, "alert", None)  # in trackio since 0.15
+        if run_alert is not None and event.is_news:
+            from trackio import AlertLevel
+
+            grave = {"warning": AlertLevel.WARN, "error": AlertLevel.ERROR}
+            level = AlertLevel.INFO if event.status == "gone" else grave[event.level]
+            run_alert(event.title, event.text, level=level, step=event.step)
 
     def close(self) -> None:
         """Finishes the run if it is ours; any other is left as it is.

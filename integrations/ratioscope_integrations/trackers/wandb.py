@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import wandb
 
+    from ratioscope.event import Event
     from ratioscope.trackers.base import Row, RunContext
 
 STEP_KEY = "train/global_step"
@@ -34,6 +35,10 @@ INIT_TIMEOUT_S = 30.0
 """How long W&B may try to open a run of our own before the delivery thread starts over; W&B's own limit is 90 s."""
 ENDING_SHARE = 0.25
 """Part of the patience at the end that the histogram table may take; the rest is for the upload of all rows."""
+
+ALERT_WAIT_S = 60.0
+"""How long W&B takes another alert of the same title for the same one."""
+MAX_ALERT = 2000
 
 _Resume = Literal["allow", "must", "never", "auto"]
 _RESUME: dict[str, _Resume] = {"allow": "allow", "must": "must", "never": "never", "auto": "auto"}
@@ -126,6 +131,12 @@ class WandbTracker:
         else:
             self._run.log({**data, STEP_KEY: row.step})
         self._ending.add(row)
+
+    def alert(self, event: Event) -> None:
+        """Sends an alert, if it is news; where it arrives the user's W&B settings say. It is only handed on."""
+        if self._run is not None and event.is_news:
+            level = "INFO" if event.status == "gone" else {"warning": "WARN", "error": "ERROR"}[event.level]
+            self._run.alert(event.title, event.text[:MAX_ALERT], level=level, wait_duration=ALERT_WAIT_S)
 
     def close(self) -> None:
         """Gives the run its table, and finishes it if it is ours.

@@ -14,11 +14,13 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from ratioscope.collective import is_main_rank
+from ratioscope.reaction import OnFinding
 from ratioscope.recorder import Recorder
 from ratioscope.trackers.registry import ReportTo
 from ratioscope_integrations.trainers import trl_reading as reading
 from ratioscope_integrations.trainers.trl_config import config_warnings, trl_sections
 from ratioscope_integrations.trainers.trl_noise import DEFAULT_EVERY, NoiseFloor
+from ratioscope_integrations.trainers.trl_warnings import CONFIG_FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,12 +53,15 @@ class RatioscopeCallback(TrainerCallback):
             more, the first among them; True stands for 10. It costs that forward pass.
         token_texts: keep the texts of each window's worst tokens and their neighbours, as the trainer's tokenizer
             decodes them, in the journal and in trackers; with False their ids only.
+        on_finding: what the training does about what the diagnosis finds meanwhile: None for nothing, ``"warn"`` for a
+            Python warning, ``"stop"`` to end it on all ranks at the same step at an error of high confidence, or a
+            callable of one event on rank 0, which returns True to end it.
 
     Attributes:
         recorder: the recorder behind it.
 
     Raises:
-        ValueError: if a tracker's name or the detail is unknown.
+        ValueError: if a tracker's name, the detail or ``on_finding`` is unknown.
         ImportError: if a named tracker's package is missing.
     """
 
@@ -71,6 +76,7 @@ class RatioscopeCallback(TrainerCallback):
         close_timeout: float = 10.0,
         noise_floor: bool | int = False,
         token_texts: bool = True,
+        on_finding: OnFinding = None,
     ) -> None:
         self._trainer = trainer
         self._relays = relay
@@ -83,7 +89,9 @@ class RatioscopeCallback(TrainerCallback):
             detail=detail,
             close_timeout=close_timeout,
             decode=reading.tokenizer(trainer) if token_texts else None,
+            on_finding=on_finding,
         )
+        self._warned = False
         self._pending: dict[str, Record] = {}
         self._restored_step: int | None = None
         with self.recorder.incidents.guard("reading the correction from the trainer's config"):
@@ -109,14 +117,18 @@ class RatioscopeCallback(TrainerCallback):
     ) -> None:
         """Warns of settings that bias the ratio, before time is spent on them."""
         self._restored_step = state.global_step
+        self.recorder.start_anew()
         with self.recorder.incidents.guard("checking the run config"):
             for warning in config_warnings(trl_sections(self._trainer)) if is_main_rank() else ():
                 self._say(warning, warning)
+                self._warned = True
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Merges ranks where the step will be logged; every rank comes by here."""
+        """Merges ranks where the step will be logged, and ends the training if it is to; every rank comes by here."""
         if control.should_log or state.global_step >= state.max_steps:
             self._merge("train")
+        if self.recorder.should_stop:
+            control.should_training_stop = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Attaches to runs that a reporter opened only now, as in an evaluation without training."""
@@ -163,6 +175,7 @@ class RatioscopeCallback(TrainerCallback):
                     sections=reading.sections(self._trainer, batch, arguments=self._relays)
                     | ({"recorder": {"noise_floor": self._noise.every}} if self._noise.every else {}),
                     restored_step=self._restored_step,
+                    said=CONFIG_FINDINGS if self._warned else (),
                 )
         return batch
 

@@ -7,7 +7,10 @@ from typing import Any
 
 from ratioscope.runconfig import UNKNOWN, lookup
 
-__all__ = ["config_warnings"]
+__all__ = ["CONFIG_FINDINGS", "config_warnings"]
+
+CONFIG_FINDINGS = ("sampling_settings", "logprobs_mode")
+"""Findings of the diagnosis that say in general what these warnings say of each setting."""
 
 _BIASED: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("top_p", lambda value: value < 1, "top_p=1"),

@@ -12,11 +12,12 @@ from ratioscope.commands.ranges import Steps, parse_steps
 from ratioscope.report.text import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.text import Text
 
     from ratioscope.diagnosis import Diagnosis, Finding
+    from ratioscope.event import Event
 
 CLEAN, FOUND, UNREADABLE = 0, 1, 3
 """Exit codes; 2 is wrong usage."""
@@ -39,7 +40,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Does it."""
     from ratioscope.diagnosis import diagnose
-    from ratioscope.diagnosis.reading import read_run
+    from ratioscope.diagnosis.reading import read_events, read_run
 
     if not arguments.json:
         from ratioscope.report.extras import require
@@ -47,27 +48,31 @@ def run(arguments: argparse.Namespace) -> int:
         require("rich")
     try:
         diagnosis = diagnose(read_run(arguments.path, steps=arguments.steps))
+        told = [event for event in read_events(arguments.path) if event.step in arguments.steps or not event.step]
     except Exception as failure:
         text = f"{type(failure).__name__}: {plain(' '.join(str(failure).split()))}"
         print(f"ratioscope: {text}", file=sys.stderr)
         if arguments.json:
-            print(json.dumps(_as_json(arguments, None, text)))
+            print(json.dumps(_as_json(arguments, None, text, told=())))
         return UNREADABLE
     if arguments.json:
-        print(json.dumps(_as_json(arguments, diagnosis, None), allow_nan=False))
+        print(json.dumps(_as_json(arguments, diagnosis, None, told=told), allow_nan=False))
     else:
         terminal = console()
-        for line in _lines(arguments, diagnosis):
+        for line in (*_lines(arguments, diagnosis), *_told(told)):
             terminal.print(line)
     return CLEAN if diagnosis.level == "info" else FOUND
 
 
-def _as_json(arguments: argparse.Namespace, diagnosis: Diagnosis | None, error: str | None) -> dict[str, Any]:
+def _as_json(
+    arguments: argparse.Namespace, diagnosis: Diagnosis | None, error: str | None, *, told: Sequence[Event]
+) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "path": str(arguments.path),
         "asked": arguments.steps.to_json(),
         "diagnosis": None if diagnosis is None else diagnosis.to_json(),
+        "events": [event.to_json() for event in told],
         "error": error,
     }
 
@@ -111,6 +116,17 @@ def _read_from(diagnosis: Diagnosis) -> Iterator[Text]:
     for key, name in diagnosis.foreign.items():
         ours = f" = {name.ours}" if name.exact else f" for {name.ours}" if name.ours else ""
         yield Text(f"  {plain(key, 100)}{ours}  ").append(sentence(name), "dim")
+
+
+def _told(events: Sequence[Event]) -> Iterator[Text]:
+    """What was told while the run went on."""
+    from rich.text import Text
+
+    if events:
+        yield Text("Told while it ran:", "bold")
+    for event in events:
+        follows = "" if event.because is None else f" (see {event.because})"
+        yield Text(f"  step {event.step}: {event.name} {event.status}, {event.level}{follows}", "dim")
 
 
 def _finding(finding: Finding) -> Iterator[Text]:

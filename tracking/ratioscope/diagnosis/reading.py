@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ratioscope import sources
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.run import Run
+from ratioscope.event import Event
 from ratioscope.journal_reader import JournalReader
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ def read_run(address: str | Path, *, steps: Container[int] | None = None) -> Run
 def run_of(timeline: Timeline, *, steps: Container[int] | None = None) -> Run:
     """A run of which only scalars are known, as the checks see it."""
     return Run(_windows(_rows(timeline.scalars), steps), timeline.config, foreign=timeline.foreign)
+
+
+def read_events(address: str | Path) -> list[Event]:
+    """What the diagnosis told while the run went on, the oldest first; only a journal knows."""
+    journal_path = sources.journal_of(address)
+    if journal_path is None:
+        return []
+    with JournalReader(journal_path) as journal:
+        return journal.events()
 
 
 def _windows(rows: Iterable[tuple[int, Mapping[str, float]]], steps: Container[int] | None) -> Iterator[Pool]:

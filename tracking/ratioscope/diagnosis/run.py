@@ -85,9 +85,7 @@ class Run:
         """Reads the windows of training off records, one after the other."""
         run = cls((), config or {})
         for record in records:
-            if record.split == "train" and record.scalars:
-                run.correction = record.correction or run.correction
-                run._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
+            run.add(record)
         return run
 
     @classmethod
@@ -110,6 +108,16 @@ class Run:
         run = cls((), config, correction=correction)
         run.parts, run.windows, run.without_tokens = list(parts), sum(part.windows for part in parts), without_tokens
         return run
+
+    def add(self, record: Record) -> None:
+        """Appends a window of training, and leaves out any other record. What was derived before is derived anew."""
+        if record.split != "train" or not record.scalars:
+            return
+        for name, member in vars(Run).items():
+            if isinstance(member, cached_property):
+                self.__dict__.pop(name, None)
+        self.correction = record.correction or self.correction
+        self._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
 
     def _add(self, window: Pool, *, known: Mapping[str, float] | None = None) -> None:
         """Appends a window."""

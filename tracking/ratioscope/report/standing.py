@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 IDENTICAL_TOKENS = 100
 """Valid tokens above which equality to the last bit is no accident, as in ``ratioscope/identical``."""
 
+TOLD = "finding "
+"""How the line of an :class:`~ratioscope.event.Event` begins."""
+
 
 def events(timeline: Timeline) -> Iterator[Line]:
     """What the recorder noted beside its numbers."""
     kinds: dict[str, list[tuple[int, str]]] = {"differing": [], "failed": [], "other": []}
     for step, text in timeline.events:
+        if text.startswith(TOLD):  # what a diagnosis told meanwhile is in the list of events; the lines here judge anew
+            continue
         differing, failed = "weights are not what the rule gives" in text, text.startswith("observations that failed")
         kinds["differing" if differing else "failed" if failed else "other"].append((step, text))
     if found := kinds["differing"]:

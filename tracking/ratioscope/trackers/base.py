@@ -94,6 +94,10 @@ class Tracker(Protocol):
     * ``received: int | None``: after ``connect``, how many rows the run already has, for a backend that can tell.
     * ``write_many(rows)``: sends rows that waited together; sending them again after a failure must do no harm.
     * ``attaches() -> bool``: whether ``open`` would attach to a run that is live in the process, without a reporter.
+    * ``alert(event)``: tells a person of an :class:`~ratioscope.event.Event` of the diagnosis; called on the thread of
+      ``write``, and again, up to three times, if it raises in the background. Some are no news (``event.is_news``).
+    * ``keeps_alerts: bool``: True if ``alert`` only sets what the run says of itself, so that telling an event again,
+      or long afterwards, does no harm; ``ratioscope sync`` does so.
     * ``merges: bool``: True if a row becomes part of the reporter's own, so that it cannot be sent in the background
       where there is a reporter, or another framework's run.
     """

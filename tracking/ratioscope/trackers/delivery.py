@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ratioscope.event import Event
     from ratioscope.incidents import Incidents
     from ratioscope.journal_target import Target
     from ratioscope.trackers.base import Row, RunContext, Tracker
@@ -22,6 +23,8 @@ PAUSE_S = 1.0
 """How long the thread rests after a delivery, so that records of short steps go together."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
 """How long a tracker that failed is left alone; the wait doubles from the first to the longest."""
+ALERT_TRIES = 3
+"""How often an event is told to a tracker that fails."""
 
 
 class Background:
@@ -62,6 +65,8 @@ class Background:
         self._supply = supply
         self._timeout = timeout
         self._loose: deque[Row] = deque(maxlen=capacity)
+        self._alerts: deque[Event] = deque(maxlen=64)
+        self._alert_tries = 0
         self._connected = False
         self._known = 0 if supply is None else supply.target.count_missing()
         self._taken = 0
@@ -89,6 +94,12 @@ class Background:
             self._incidents.report(f"{self.name} queue full", f"{self.name} is too slow; its oldest row was dropped")
         self._loose.append(row)
         self._news.set()
+
+    def alert(self, event: Event) -> None:
+        """Queues an event, for a tracker that can tell it; of too many the oldest is dropped."""
+        if hasattr(self._tracker, "alert"):
+            self._alerts.append(event)
+            self._news.set()
 
     def wake(self, records: int = 0) -> None:
         """Says that the journal has so many new records."""
@@ -184,9 +195,27 @@ class Background:
                 while not self._abandoned and self.send_batch():
                     pass
             sent = True
+        sent = sent and self.tell()
         if not sent:
             self.failed += 1
         return sent
+
+    def tell(self) -> bool:
+        """Tells events, after the rows that they are about; False if the tracker failed and is to be tried again."""
+        tell: Any = getattr(self._tracker, "alert", None)
+        while self._alerts and not self._abandoned:
+            event, told = self._alerts[0], False
+            with self._guard(f"{self.name} alert"):
+                self._connect()
+                tell(event)
+                told = True
+            self._alert_tries = 0 if told else self._alert_tries + 1
+            if not told and self._alert_tries < ALERT_TRIES:
+                return False
+            self._alert_tries = 0
+            if self._alerts and self._alerts[0] is event:
+                self._alerts.popleft()
+        return True
 
     @contextmanager
     def _guard(self, what: str) -> Iterator[None]:

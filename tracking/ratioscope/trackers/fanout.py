@@ -14,6 +14,7 @@ from ratioscope.trackers.supply import Supply
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ratioscope.event import Event
     from ratioscope.incidents import Incidents
     from ratioscope.journal import Journal
     from ratioscope.journal_target import Target
@@ -31,6 +32,7 @@ class _Sink:
     delivered: int = 0
     failed: int = 0
     waiting: deque[tuple[int | None, Row]] = field(default_factory=lambda: deque(maxlen=64))
+    alerts: deque[Event] = field(default_factory=lambda: deque(maxlen=64))
 
     @property
     def reported(self) -> bool:
@@ -92,6 +94,10 @@ class Fanout:
                     sink.tracker.wake()
             while sink.opened and sink.waiting:
                 self._write(sink, *sink.waiting.popleft())
+            while sink.opened and sink.alerts:
+                with self._incidents.guard(f"{sink.tracker.name} alert"):
+                    alert: Any = getattr(sink.tracker, "alert", None)
+                    alert(sink.alerts.popleft())
 
     def write(self, record: Record, *, identifier: int | None = None) -> None:
         """Sends one record to every tracker.
@@ -111,6 +117,17 @@ class Fanout:
                 self._write(sink, identifier, row)
             else:
                 self._wait(sink, identifier, row)
+
+    def alert(self, event: Event) -> None:
+        """Tells an event to each tracker that has ``alert``; from any thread.
+
+        A tracker in the background hears of it on its own thread, any other at the next ``open``.
+        """
+        for sink in self._sinks:
+            if isinstance(sink.tracker, Background):
+                sink.tracker.alert(event)
+            elif hasattr(sink.tracker, "alert"):
+                sink.alerts.append(event)
 
     def health(self) -> dict[str, float]:
         """How delivery stands: rows queued and delivered, and attempts that failed, for each tracker."""

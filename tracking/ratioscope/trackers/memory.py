@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from ratioscope.event import Event
     from ratioscope.trackers.base import Row, RunContext
 
 
@@ -18,6 +19,7 @@ class MemoryTracker:
     Attributes:
         run: the context it was opened with; None before.
         rows: what was written, oldest first.
+        events: what the diagnosis told, oldest first.
         closed: whether ``close`` was called.
     """
 
@@ -27,6 +29,7 @@ class MemoryTracker:
     def __init__(self) -> None:
         self.run: RunContext | None = None
         self.rows: list[Row] = []
+        self.events: list[Event] = []
         self.closed = False
 
     def open(self, run: RunContext) -> bool:
@@ -37,6 +40,10 @@ class MemoryTracker:
     def write(self, row: Row) -> None:
         """Appends the row."""
         self.rows.append(row)
+
+    def alert(self, event: Event) -> None:
+        """Appends the event."""
+        self.events.append(event)
 
     def close(self) -> None:
         """Marks the tracker as closed."""

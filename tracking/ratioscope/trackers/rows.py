@@ -52,7 +52,9 @@ class RowMaker:
                 is where the record's own ``logs`` carry it.
         """
         prefix = prefix_of(record.split)
-        health = record.health if self._complete else {}
+        health = {
+            key: value for key, value in record.health.items() if self._complete or key.startswith("ratioscope/events/")
+        }
         wanted = self.wanted - self._carried if reported or record.logs else self.wanted
         scalars = {prefix + key: value for key, value in record.scalars.items() if key in wanted}
         scalars |= {prefix + key: value for key, value in health.items()}
