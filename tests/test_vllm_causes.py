@@ -116,7 +116,7 @@ def test_the_fault_is_named_without_a_config(trained: Trained, run: str) -> None
 
 
 def test_an_even_nucleus_may_be_a_shift_to_one_without_a_config(trained: Trained) -> None:
-    """Where every context is flat, top_p moves all tokens alike; without a config either may be, and neither is sure."""
+    """Where every context is flat, top_p moves all tokens alike; without a config neither it nor a shift is sure."""
     first = diagnose(trained.records("float32-top_p")).findings[0]
     assert first.name in ("support_truncation", "constant_shift")
     assert first.confidence == "medium"
@@ -182,7 +182,7 @@ def test_sweep_is_a_recomputation(trained: Trained, run: str, level: str, action
 
 
 def assert_held(outcome: Any, expected: Any) -> None:
-    """Each number's interval holds the true one, but for a weight's rounding in float32 in what the training counted."""
+    """Each number's interval holds the true one, but for the float32 in which the training counts its own weights."""
     for name in NUMBERS:
         found, true = getattr(outcome, name), getattr(expected, name)
         if found is None or true is None:
