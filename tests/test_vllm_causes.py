@@ -154,7 +154,7 @@ def test_each_ratio_is_the_kept_mass_where_engines_agree(trained: Trained) -> No
     assert np.mean(off > 5e-4) < 0.01
 
 
-@pytest.mark.parametrize("run", ["bfloat16-none", "bfloat16-temperature"])
+@pytest.mark.parametrize("run", ["bfloat16-none", "bfloat16-top_p", "bfloat16-temperature"])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("action", ACTIONS)
 def test_sweep_is_a_recomputation(trained: Trained, run: str, level: str, action: str) -> None:

@@ -51,7 +51,7 @@ def is_growing(parts: Sequence[Pool]) -> bool:
 
 def _grew(parts: Sequence[Pool], start: int, factor: float) -> bool:
     """Whether the distance in the last third is surely this many times that of the first parts."""
-    sides = parts[:start], parts[-len(_thirds(parts)[1]) :]
+    sides = parts[:start], parts[-len(_thirds(_distances(parts))[1]) :]
     before, after = (sum(_distances(side)) / len(side) for side in sides)
     errors = [math.hypot(*(part.abs_error for part in side)) / len(side) for side in sides]
     return after >= factor * before and after - before >= limits.CERTAIN * math.hypot(*errors)
