@@ -11,6 +11,7 @@ import torch
 
 import ratioscope as rs
 from tests.reference import Answer, Array, Batch, Rule, answer
+from tests.reference_stages import PlainRule, PlainStage, account
 
 RAW = "sampling/raw_importance_sampling_ratio/"
 FRACTION = "sampling/frac_modified_importance_sampling_ratio"
@@ -421,4 +422,5 @@ def test_the_oracle_covers_the_catalogue() -> None:
     batch = random_batch(4, spread=0.3, bad=True, rows=50)
     covered = answer(batch, rule=Rule("token", "truncate", None, 1.2)).keys()
     covered |= answer(batch, rule=Rule("sequence", "mask", 0.5, 1.2)).keys()
+    covered |= set(account(PlainRule((PlainStage("ratio", "token", "zero", 0.5, 1.2),) * 4), batch))
     assert covered == {metric.key for metric in rs.CATALOGUE}

@@ -12,16 +12,18 @@ from ratioscope._version import __version__
 
 if TYPE_CHECKING:
     from ratioscope.catalogue import CATALOGUE
-    from ratioscope.correction import Correction, correct
+    from ratioscope.correction import Correction
     from ratioscope.histogram import Bins
     from ratioscope.journal_reader import JournalReader
     from ratioscope.journal_schema import JournalError
     from ratioscope.observation import Observation
     from ratioscope.record import Record
     from ratioscope.recorder import Recorder
+    from ratioscope.stages import Stage
     from ratioscope.summary import RatioSummary, summarize
     from ratioscope.trackers.base import Row, RunContext, Tracker
     from ratioscope.trackers.memory import MemoryTracker
+    from ratioscope.weighing import Weighed, correct, weigh
     from ratioscope.worst import WorstRow, WorstToken
 
 __all__ = [
@@ -37,12 +39,15 @@ __all__ = [
     "Recorder",
     "Row",
     "RunContext",
+    "Stage",
     "Tracker",
+    "Weighed",
     "WorstRow",
     "WorstToken",
     "__version__",
     "correct",
     "summarize",
+    "weigh",
 ]
 
 _HOME = {
@@ -58,11 +63,14 @@ _HOME = {
     "Recorder": "recorder",
     "Row": "trackers.base",
     "RunContext": "trackers.base",
+    "Stage": "stages",
     "Tracker": "trackers.base",
+    "Weighed": "weighing",
     "WorstRow": "worst",
     "WorstToken": "worst",
-    "correct": "correction",
+    "correct": "weighing",
     "summarize": "summary",
+    "weigh": "weighing",
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope import runconfig
 from ratioscope.collective import is_main_rank
-from ratioscope.correction import Correction, correct
+from ratioscope.correction import Correction
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
 from ratioscope.observation import Logps, Observation
@@ -20,6 +20,7 @@ from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.registry import ReportTo, resolve
+from ratioscope.weighing import correct
 from ratioscope.windows import Windows
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Recorder:
             msg = "got correct() on a recorder without a correction; pass correction=Correction(...) to Recorder, "
             msg += "or call observe() to watch raw ratios only"
             raise ValueError(msg)
-        weights = correct(train_logps, rollout_logps, mask, correction=self.correction)
+        weights = correct(train_logps, rollout_logps, mask, correction=self.correction, advantages=advantages)
         self.observe(
             train_logps,
             rollout_logps,
