@@ -1,4 +1,4 @@
-"""Writes the metric tables of the README and of the reference from the catalogue.
+"""Writes the tables of the README and of the reference from the catalogue and the presets.
 
 python scripts/docs_tables.py            writes them
 python scripts/docs_tables.py --check    changes nothing; exits with 1 if a table is out of date
@@ -7,6 +7,7 @@ python scripts/docs_tables.py --check    changes nothing; exits with 1 if a tabl
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -28,7 +29,16 @@ def full_table() -> str:
     return table(("key", "detail", "meaning"), ((code(m.key), m.detail, cell(m.meaning)) for m in CATALOGUE))
 
 
-PAGES: dict[str, Callable[[], str]] = {"README.md": headline_table, "docs/reference/metrics.md": full_table}
+def presets_page() -> str:
+    """Everything of the presets' page that follows from the source."""
+    return str(runpy.run_path(str(Path(__file__).with_name("preset_tables.py")))["page"]())
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "README.md": headline_table,
+    "docs/reference/metrics.md": full_table,
+    "docs/reference/presets.md": presets_page,
+}
 """Which table stands on which page."""
 
 

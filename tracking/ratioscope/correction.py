@@ -129,6 +129,30 @@ class Correction:
             name=name,
         )
 
+    @classmethod
+    def preset(cls, name: str, **options: Any) -> Correction:
+        """Another framework's rule, by its name and under that framework's own names of its options.
+
+        Args:
+            name: one of :meth:`presets`, such as ``"openrlhf/icepop"``.
+            **options: the options that are not as the framework has them by default.
+
+        Raises:
+            ValueError: if the name or an option is unknown, a value is not one that the framework takes, or the rule
+                cannot be expressed; it says why.
+            TypeError: if a value is of a type that the framework refuses.
+        """
+        from ratioscope.presets import make  # presets are made of this class
+
+        return make(name, options)
+
+    @staticmethod
+    def presets() -> tuple[str, ...]:
+        """Names of all presets, by framework."""
+        from ratioscope.presets import PRESETS
+
+        return tuple(PRESETS)
+
     @property
     def is_general(self) -> bool:
         """Whether it is a rule of stages."""

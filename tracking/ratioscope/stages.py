@@ -108,10 +108,10 @@ class Stage:
         """What it does, in a few words, such as ``"zeroes tokens with ratio outside [0.5, 5]"``."""
         verb = {"truncate": "truncates", "zero": "zeroes", "drop": "drops"}[self.action]
         what = "rows" if self.of_rows else "segments" if self.level == "segment" else "tokens"
-        if self.advantage != "both":
-            what += {"positive": " of positive advantage", "negative": " of negative advantage"}.get(
-                self.advantage, " pushed outward"
-            )
+        if self.advantage == "outward":
+            what = "tokens pushed outward" + (f" in {what}" if self.level != "token" else "")
+        elif self.advantage != "both":
+            what += f" of {self.advantage} advantage"
         statistic = self.statistic.replace("_", " ")
         of = {
             "any": f"any token's {statistic}",

@@ -1,0 +1,292 @@
+"""SkyRL, AReaL, open-instruct, prime-rl, ROLL, XTuner: rejection by several statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ratioscope.correction import Correction
+from ratioscope.presets.base import Build, Preset, pair, ratio_stage, rejecting
+from ratioscope.stages import Stage, StageLevel, check_choice
+
+LEVELS: dict[str, StageLevel] = {
+    "token": "token",
+    "segment": "segment",
+    "sequence": "product",
+    "geometric": "geometric",
+}
+
+
+def skyrl(
+    *,
+    outlier_token_is_threshold_low: float | None = None,
+    outlier_token_is_threshold_high: float | None = None,
+    token_mask_is_threshold_low: float | None = None,
+    token_mask_is_threshold_high: float | None = None,
+    tis_ratio_type: str | None = None,
+    token_tis_ratio_clip_high: float = 2.0,
+    sequence_tis_ratio_clip_high: float = 5.0,
+    sequence_mask_metric: str | None = None,
+    geo_mask_low: float = 0.99,
+    geo_mask_high: float = 1.01,
+    product_mask_low: float = 0.5,
+    product_mask_high: float = 2.0,
+) -> Correction:
+    """SkyRL's ``OffPolicyCorrectionConfig``, in its order."""
+    bounds = token_mask_is_threshold_low, token_mask_is_threshold_high
+    masks_tokens = None not in bounds  # SkyRL wants both
+    of_rows = tis_ratio_type == "sequence" or sequence_mask_metric is not None
+    if masks_tokens and of_rows:
+        msg = "got token_mask_is_threshold_* with a rule for rows; expected one of them. SkyRL takes a row's ratio of "
+        msg += "the tokens that its mask leaves, and our stages all decide on the raw values."
+        raise ValueError(msg)
+    stages = rejecting("ratio", "any", "drop", outlier_token_is_threshold_low, outlier_token_is_threshold_high)
+    stages += rejecting("ratio", "token", "drop", *bounds) if masks_tokens else []
+    if tis_ratio_type is not None:
+        check_choice("tis_ratio_type", tis_ratio_type, ("token", "sequence"))
+        token = tis_ratio_type == "token"
+        cap = token_tis_ratio_clip_high if token else sequence_tis_ratio_clip_high
+        stages.append(ratio_stage("token" if token else "product", "truncate", None, cap))
+    if sequence_mask_metric is not None:
+        check_choice("sequence_mask_metric", sequence_mask_metric, ("geometric", "product"))
+        geometric = sequence_mask_metric == "geometric"
+        low, high = (geo_mask_low, geo_mask_high) if geometric else (product_mask_low, product_mask_high)
+        stages.append(ratio_stage("geometric" if geometric else "product", "drop", low, high))
+    weight: Any = tis_ratio_type or "one"
+    return Correction.of(stages, weight=weight, log_clamp=20.0)
+
+
+def areal(
+    *,
+    level: str = "token",
+    action: str = "mask",
+    metric: str = "ratio",
+    agg: str = "mean",
+    upper: float = 5.0,
+    lower: float | None = None,
+) -> Correction:
+    """AReaL's ``RejectionSamplingConfig``."""
+    check_choice("level", level, ("token", "sequence"))
+    check_choice("action", action, ("mask", "clamp"))
+    check_choice("metric", metric, ("ratio", "kl_k1", "kl_k2", "kl_k3", "binary_kl"))
+    check_choice("agg", agg, ("sum", "mean", "max"))
+    rows = level == "sequence"
+    weight: Any = "geometric" if rows and metric == "ratio" else "token"
+    if action == "clamp":
+        if metric != "ratio" or (rows and agg != "mean"):
+            msg = f"got action='clamp' of metric={metric!r} and agg={agg!r}; expected metric='ratio', over a row its "
+            msg += "mean, which the weight is"
+            raise ValueError(msg)
+        return Correction.of([ratio_stage("geometric" if rows else "token", "truncate", lower, upper)], weight=weight)
+    if metric == "ratio":
+        over = {"sum": "product", "mean": "geometric", "max": "max"}[agg]
+        return Correction.of(rejecting("ratio", over if rows else "token", "drop", lower, upper), weight=weight)
+    if metric == "kl_k1":
+        if rows and agg == "max":
+            msg = "got metric='kl_k1' with agg='max'; expected sum or mean, since its k1 is +l and ours -l, whose "
+            msg += "largest are other tokens"
+            raise ValueError(msg)
+        low = None if lower is None else -lower
+        return Correction.of(rejecting("k1", agg if rows else "token", "drop", -upper, low), weight=weight)
+    statistic = {"kl_k2": "k2", "kl_k3": "reversed_k3", "binary_kl": "binary_kl"}[metric]
+    return Correction.of(rejecting(statistic, agg if rows else "token", "drop", lower, upper), weight=weight)
+
+
+def open_instruct(
+    *,
+    rho_clamp_lower_bound: float = 0.0,
+    rho_clamp_upper_bound: float = 2.0,
+    rho_mask_lower_bound: float = 0.0,
+    rho_mask_upper_bound: float = 0.0,
+    rho_mask_sequence_level: bool = False,
+    rho_mask_tv_divergence: bool = False,
+) -> Correction:
+    """open-instruct's ``rho`` correction; a bound of 0 is none."""
+    clamp = rho_clamp_lower_bound or None, rho_clamp_upper_bound or None
+    mask = rho_mask_lower_bound or None, rho_mask_upper_bound or None
+    if rho_mask_sequence_level and rho_mask_tv_divergence:
+        msg = "got rho_mask_sequence_level and rho_mask_tv_divergence; expected one of them"
+        raise ValueError(msg)
+    level: StageLevel = "geometric" if rho_mask_sequence_level else "token"
+    stages = rejecting("ratio", level, "truncate", *clamp)
+    if rho_mask_tv_divergence and mask != (None, None):
+        stages.append(Stage("total_variation", "mean", "zero", *mask, advantage="outward"))
+    else:
+        stages += rejecting("ratio", level, "zero", *mask)
+    return Correction.of(stages, weight="geometric" if rho_mask_sequence_level else "token", log_clamp=10.0)
+
+
+def _dppo(*, dppo_mask_high: float = 0.2, dppo_mask_low: float = 0.2) -> Correction:
+    stage = Stage("probability_difference", "token", "zero", -dppo_mask_low, dppo_mask_high, advantage="outward")
+    return Correction.of([stage])
+
+
+def _ipo(*, ipo_threshold: float = 0.1) -> Correction:
+    return Correction.of([Stage("abs_probability_difference", "token", "zero", upper=ipo_threshold)])
+
+
+def _ref_kl(*, dppo_mask_low: float = 0.2) -> Correction:
+    return Correction.of([Stage("probability_difference", "token", "zero", lower=-dppo_mask_low)])
+
+
+def roll(
+    *,
+    weight_type: str | None = "token",
+    upper_bound: float | None = 1.2,
+    filters: Sequence[Mapping[str, Any]] = (),
+) -> Correction:
+    """ROLL's ``train_infer_correction``; each filter has the fields of its ``TrainInferFilterConfig``."""
+    stages: list[Stage] = []
+    if weight_type is not None:
+        check_choice("weight_type", weight_type, tuple(LEVELS))
+        stages += rejecting("ratio", LEVELS[weight_type], "truncate", None, upper_bound)
+    defaults = {
+        "agg_type": "token",
+        "ratio_enabled": True,
+        "ratio_low": 0.8,
+        "ratio_high": 1.2,
+        "diff_enabled": False,
+        "diff_low": -0.2,
+        "diff_high": 0.2,
+    }
+    for each in filters:
+        for name in each:
+            check_choice("filter option", name, tuple(defaults))
+        one = {**defaults, **each}
+        check_choice("agg_type", one["agg_type"], tuple(LEVELS))
+        if one["ratio_enabled"]:
+            stages += rejecting("ratio", LEVELS[one["agg_type"]], "drop", one["ratio_low"], one["ratio_high"])
+        if one["diff_enabled"]:
+            if one["agg_type"] != "token":
+                msg = f"got a difference of probabilities at agg_type={one['agg_type']!r}; expected 'token'. How ROLL "
+                msg += "takes it over a row is not known here."
+                raise ValueError(msg)
+            stages += rejecting("probability_difference", "token", "drop", one["diff_low"], one["diff_high"])
+    weight: Any = weight_type or "one"
+    return Correction.of(stages, weight=weight)
+
+
+def xtuner(
+    *,
+    rollout_is_level: str = "token",
+    rollout_is_mode: str = "truncate",
+    rollout_is_threshold: tuple[float, float] | None = None,
+    rollout_is_mask_threshold: tuple[float, float] | None = None,
+    rollout_is_veto_threshold: tuple[float, float] | None = None,
+) -> Correction:
+    """XTuner's ``RolloutImportanceSampling``; each threshold is (upper, lower)."""
+    levels: dict[str, StageLevel] = {"token": "token", "sequence": "product", "geometric": "geometric"}
+    check_choice("rollout_is_level", rollout_is_level, tuple(levels))
+    check_choice("rollout_is_mode", rollout_is_mode, ("truncate", "mask", "both"))
+    level, stages = levels[rollout_is_level], []
+    if rollout_is_veto_threshold is not None:
+        stages.append(ratio_stage("any", "drop", *_lower_first("rollout_is_veto_threshold", rollout_is_veto_threshold)))
+    own = rollout_is_threshold
+    if own is not None and rollout_is_mode in {"truncate", "both"}:
+        stages.append(ratio_stage(level, "truncate", *_lower_first("rollout_is_threshold", own)))
+    mask = rollout_is_mask_threshold if rollout_is_mode == "both" else own if rollout_is_mode == "mask" else None
+    if mask is not None:
+        stages.append(ratio_stage(level, "drop", *_lower_first("rollout_is_mask_threshold", mask)))
+    weight: Any = rollout_is_level
+    return Correction.of(stages, weight=weight, log_clamp=20.0)
+
+
+def _lower_first(name: str, value: Any) -> tuple[float, float]:
+    upper, lower = pair(name, value)
+    if upper <= lower:
+        msg = f"got {name}={value!r}; expected (upper, lower), as XTuner's own check has it"
+        raise ValueError(msg)
+    return lower, upper
+
+
+def _only(build: Build, fixed: Mapping[str, Any], *options: str) -> Build:
+    """A build with some options set, and only those named left."""
+    import inspect
+
+    def made(**given: Any) -> Correction:
+        return build(**{**fixed, **given})
+
+    own = inspect.signature(build)
+    made.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[own.parameters[name] for name in options]
+    )
+    return made
+
+
+def presets() -> list[Preset]:
+    """Those of this file."""
+    sky, oi = "skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py", "open_instruct/grpo_utils.py"
+    prime, xt = "src/prime_rl/trainer/rl/loss.py", "xtuner/v1/rl/base/rollout_is.py"
+    are = "areal/utils/data.py, areal/utils/functional.py"
+    two = {"upper": 2.0, "lower": 0.5}
+    outlier = ("outlier_token_is_threshold_low", "outlier_token_is_threshold_high")
+    tokens = ("token_mask_is_threshold_low", "token_mask_is_threshold_high")
+    return [
+        Preset("skyrl/off_policy_correction", sky, skyrl, "Every option at once", {"tis_ratio_type": "token"}),
+        Preset("skyrl/token", sky, _only(skyrl, {"tis_ratio_type": "token"}, "token_tis_ratio_clip_high")),
+        Preset("skyrl/sequence", sky, _only(skyrl, {"tis_ratio_type": "sequence"}, "sequence_tis_ratio_clip_high")),
+        Preset("skyrl/outlier", sky, _only(skyrl, {}, *outlier), "A veto", {outlier[0]: 0.2, outlier[1]: 100.0}),
+        Preset("skyrl/token_mask", sky, _only(skyrl, {}, *tokens), "Both bounds", {tokens[0]: 0.5, tokens[1]: 2.0}),
+        Preset(
+            "skyrl/geometric", sky, _only(skyrl, {"sequence_mask_metric": "geometric"}, "geo_mask_low", "geo_mask_high")
+        ),
+        Preset(
+            "skyrl/product",
+            sky,
+            _only(skyrl, {"sequence_mask_metric": "product"}, "product_mask_low", "product_mask_high"),
+        ),
+        Preset("areal/rejection_sampling", are, areal, "mask drops; kl_k3 is the reversed one; kl_k1 bounds +l", two),
+        Preset("areal/token_mask", are, _only(areal, {}, "metric", "upper", "lower"), "", two),
+        Preset("areal/token_clamp", are, _only(areal, {"action": "clamp"}, "upper", "lower"), "", two),
+        Preset(
+            "areal/sequence_mask",
+            are,
+            _only(areal, {"level": "sequence"}, "metric", "agg", "upper", "lower"),
+            "Of the ratio: the weight is the geometric mean, also where agg=sum decides by the product",
+        ),
+        Preset("areal/sequence_clamp", are, _only(areal, {"level": "sequence", "action": "clamp"}, "upper", "lower")),
+        Preset("open-instruct/rho", oi, open_instruct, "Truncates, then zeroes; a bound of 0 is none"),
+        Preset("open-instruct/clamp", oi, _only(open_instruct, {}, "rho_clamp_lower_bound", "rho_clamp_upper_bound")),
+        Preset(
+            "open-instruct/mask",
+            oi,
+            _only(open_instruct, {"rho_clamp_upper_bound": 0.0}, "rho_mask_lower_bound", "rho_mask_upper_bound"),
+            "Without the clamp",
+            {"rho_mask_lower_bound": 0.5, "rho_mask_upper_bound": 2.0},
+        ),
+        Preset(
+            "open-instruct/sequence",
+            oi,
+            _only(
+                open_instruct,
+                {"rho_clamp_upper_bound": 0.0, "rho_mask_sequence_level": True},
+                "rho_mask_lower_bound",
+                "rho_mask_upper_bound",
+            ),
+            "rho_mask_sequence_level: decides by the geometric mean, which the weight then is",
+            {"rho_mask_lower_bound": 0.9, "rho_mask_upper_bound": 1.1},
+        ),
+        Preset(
+            "open-instruct/tv",
+            oi,
+            _only(
+                open_instruct,
+                {"rho_clamp_upper_bound": 0.0, "rho_mask_tv_divergence": True},
+                "rho_mask_lower_bound",
+                "rho_mask_upper_bound",
+            ),
+            "VACO: a row's mean |r - 1|, and only tokens that are pushed outward",
+            {"rho_mask_upper_bound": 2.0},
+        ),
+        Preset("prime-rl/dppo", prime, _dppo, "The default loss; masks its policy-gradient term alone"),
+        Preset("prime-rl/ipo", prime, _ipo),
+        Preset("prime-rl/ref_kl", prime, _ref_kl, "Masks where the trainer's probability fell"),
+        Preset("roll/train_infer_correction", "roll/configs/base_config.py", roll, "Filters drop, in order"),
+        Preset(
+            "xtuner/rollout_is",
+            xt,
+            xtuner,
+            "Thresholds are (upper, lower), although its docstring shows (0.8, 1.2)",
+            {"rollout_is_threshold": (2.0, 0.5), "rollout_is_veto_threshold": (100.0, 0.2)},
+        ),
+    ]
