@@ -135,7 +135,7 @@ def _rule() -> Iterator[Metric]:
     yield Metric(f"{PREFIX}corrected/min", f"smallest {at}", "full", smallest)
     yield Metric(f"{PREFIX}corrected/mean", f"mean {at}", "standard", mean)
     yield Metric(f"{PREFIX}corrected/max", f"largest {at}", "full", largest)
-    meaning = "fraction of raw ratios outside [lower, upper]"
+    meaning = "fraction of raw ratios outside [lower, upper]; under stages, of tokens that are not as they were"
     yield Metric(f"{PREFIX}modified/fraction", meaning, "standard", formulas.modified)
     for done, formula in (("truncated", formulas.truncated), ("masked", formulas.masked)):
         yield Metric(f"{PREFIX}modified/{done}", f"fraction of ratios that were {done}", "full", formula)
