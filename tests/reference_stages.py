@@ -135,7 +135,7 @@ def values(stage: PlainStage, row: Sequence[Token], clamp: float) -> list[float]
             if stage.level == "max":
                 total = max(logs)
             else:
-                total = math.fsum(logs) / (len(group) if stage.level == "geometric" else 1)
+                total = math.fsum(logs) / (1 if stage.level == "product" else len(group))
             out.append(math.exp(min(max(total, -clamp), clamp)))
         elif stage.level == "max":
             out.append(max(found[k] for k in group))
@@ -170,7 +170,7 @@ def weigh(rule: PlainRule, row: Sequence[Token]) -> list[list[str]]:
             group = list(row)
         elif rule.weight == "segment":
             group = [other for other in row if other.segment == token.segment]
-        log = math.fsum(other.l for other in group) / (len(group) if rule.weight == "geometric" else 1)
+        log = math.fsum(other.l for other in group) / (1 if rule.weight == "sequence" else len(group))
         log = 0.0 if rule.weight == "one" else log
         token.raw = math.exp(log)
         token.weight = math.exp(min(max(log, -clamp), clamp))

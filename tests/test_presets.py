@@ -217,3 +217,18 @@ def test_the_table_of_one_batch_is_right() -> None:
     assert set(table) == set(PRESETS)
     for name, values in BY_HAND.items():
         assert table[name] == pytest.approx(values, rel=1e-5), name
+
+
+def test_rolls_segments_have_geometric_means() -> None:
+    """ROLL weighs a turn by the geometric mean of its ratios, and filters by mean and by sum of differences."""
+    train = torch.tensor([[0.2, 0.4, 9.0, -0.3]]) - 2.0
+    rollout, mask = torch.full((1, 4), -2.0), torch.tensor([[1, 1, 0, 1]])
+    rule = rs.Correction.preset("roll/train_infer_correction", weight_type="segment", upper_bound=None)
+    weights = rs.correct(train, rollout, mask, correction=rule)
+    torch.testing.assert_close(weights[0, [0, 1, 3]], torch.tensor([0.3, 0.3, -0.3]).exp())
+    each = [{"agg_type": level, "ratio_enabled": False, "diff_enabled": True} for level in ("sequence", "geometric")]
+    rule = rs.Correction.preset("roll/train_infer_correction", filters=each)
+    assert [(stage.statistic, stage.level, stage.upper) for stage in rule.stages[1:]] == [
+        ("probability_difference", "sum", 0.2),
+        ("probability_difference", "mean", 0.2),
+    ]

@@ -27,13 +27,13 @@ Action = Literal["truncate", "mask", "stages"]
 
 Weight = Literal["token", "sequence", "geometric", "segment", "one"]
 """What a general rule's weight of a token is before any stage: its ratio; the product of its row's ratios, their
-geometric mean, the product over its run of masked-in tokens; 1, where the stages only reject."""
+geometric mean, that over its run of masked-in tokens; 1, where the stages only reject."""
 
 _WEIGHT_WORDS = {
     "token": "are token ratios",
     "sequence": "are products of a row's ratios",
     "geometric": "are geometric means of a row's ratios",
-    "segment": "are products of a segment's ratios",
+    "segment": "are geometric means of a segment's ratios",
     "one": "are 1",
 }
 

@@ -40,7 +40,7 @@ class Values:
         if level == "max":
             return self._row_max(d)
         if level == "segment":
-            return self._by_segment(d.double(), mean=False)
+            return self._by_segment(d.double())
         total = row_sum(d.double()).unsqueeze(-1)
         if level == "geometric":
             total = total / self.n.clamp(min=1)
@@ -73,7 +73,7 @@ class Values:
         if level == "max":
             return self._row_max(of_token.float())
         if level == "segment":
-            return self._by_segment(of_token, mean=True)
+            return self._by_segment(of_token)
         total = row_sum(of_token).unsqueeze(-1)
         return (total / self.n.clamp(min=1) if level == "mean" else total).float()
 
@@ -108,8 +108,8 @@ class Values:
         padded = torch.nn.functional.pad(torch.where(self.valid, values, -torch.inf), (0, 1), value=-torch.inf)
         return padded.amax(dim=-1, keepdim=True)
 
-    def _by_segment(self, values: torch.Tensor, *, mean: bool) -> torch.Tensor:
-        """Sum or mean over each run of masked-in tokens, at each of its tokens: float32 ``(B, T)``."""
+    def _by_segment(self, values: torch.Tensor) -> torch.Tensor:
+        """Mean over each run of masked-in tokens, at each of its tokens: float32 ``(B, T)``."""
         if self._of_segment is None:
             masked_in = self._observation.masked_in
             begins = masked_in & ~torch.nn.functional.pad(masked_in[:, :-1], (1, 0))[:, : masked_in.shape[-1]]
@@ -118,7 +118,7 @@ class Values:
         segment, n = self._of_segment
         coarse, rest = halves(values)
         total = self._added(coarse, segment) + self._added(rest, segment)
-        return (total / n if mean else total).clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
+        return (total / n).clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
 
     @staticmethod
     def _added(values: torch.Tensor, segment: torch.Tensor) -> torch.Tensor:

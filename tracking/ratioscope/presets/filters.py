@@ -125,8 +125,8 @@ def _ipo(*, ipo_threshold: float = 0.1) -> Correction:
     return Correction.of([Stage("abs_probability_difference", "token", "zero", upper=ipo_threshold)])
 
 
-def _ref_kl(*, dppo_mask_low: float = 0.2) -> Correction:
-    return Correction.of([Stage("probability_difference", "token", "zero", lower=-dppo_mask_low)])
+def _ref_kl() -> Correction:
+    return Correction.of([Stage("probability_difference", "token", "zero", lower=-0.2)])
 
 
 def roll(
@@ -157,11 +157,8 @@ def roll(
         if one["ratio_enabled"]:
             stages += rejecting("ratio", LEVELS[one["agg_type"]], "drop", one["ratio_low"], one["ratio_high"])
         if one["diff_enabled"]:
-            if one["agg_type"] != "token":
-                msg = f"got a difference of probabilities at agg_type={one['agg_type']!r}; expected 'token'. How ROLL "
-                msg += "takes it over a row is not known here."
-                raise ValueError(msg)
-            stages += rejecting("probability_difference", "token", "drop", one["diff_low"], one["diff_high"])
+            over = {"sequence": "sum", "geometric": "mean"}.get(one["agg_type"], one["agg_type"])
+            stages += rejecting("probability_difference", over, "drop", one["diff_low"], one["diff_high"])
     weight: Any = weight_type or "one"
     return Correction.of(stages, weight=weight)
 
@@ -218,6 +215,8 @@ def presets() -> list[Preset]:
     sky, oi = "skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py", "open_instruct/grpo_utils.py"
     prime, xt = "src/prime_rl/trainer/rl/loss.py", "xtuner/v1/rl/base/rollout_is.py"
     are = "areal/utils/data.py, areal/utils/functional.py"
+    filters = "Filters drop; a segment, such as a turn, has the geometric mean of its ratios"
+    turns = {"weight_type": "segment", "filters": ({"agg_type": "token"},)}
     two = {"upper": 2.0, "lower": 0.5}
     outlier = ("outlier_token_is_threshold_low", "outlier_token_is_threshold_high")
     tokens = ("token_mask_is_threshold_low", "token_mask_is_threshold_high")
@@ -280,8 +279,13 @@ def presets() -> list[Preset]:
         ),
         Preset("prime-rl/dppo", prime, _dppo, "The default loss; masks its policy-gradient term alone"),
         Preset("prime-rl/ipo", prime, _ipo),
-        Preset("prime-rl/ref_kl", prime, _ref_kl, "Masks where the trainer's probability fell"),
-        Preset("roll/train_infer_correction", "roll/configs/base_config.py", roll, "Filters drop, in order"),
+        Preset(
+            "prime-rl/ref_kl",
+            prime,
+            _ref_kl,
+            "Where the trainer's probability fell by 0.2; no option",
+        ),
+        Preset("roll/train_infer_correction", "roll/utils/train_infer_corrections.py", roll, filters, turns),
         Preset(
             "xtuner/rollout_is",
             xt,
