@@ -301,7 +301,7 @@ BATCH: dict[str, Row] = {
     "XTuner": Row(
         "xtuner/rollout_is",
         {"rollout_is_threshold": (2.0, 0.5), "rollout_is_veto_threshold": (100.0, 0.2)},
-        {f"{OWN}token/raw/mean": 1.42985, f"{STAGE}rows_low": 1 / 3},
+        {f"{OWN}token/raw/mean": 1.42985, f"{OWN}stage/2/rows_low": 1 / 3},
     ),
 }
 """On the one batch that all were run on."""

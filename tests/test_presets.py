@@ -122,6 +122,7 @@ def test_our_side_of_every_number_is_a_key() -> None:
         ("slime/mis", {"rs_veto_threshold": 1e-4}, ValueError, "only where rejection is on"),
         ("areal/rejection_sampling", {"action": "clamp", "metric": "kl_k2"}, ValueError, "expected metric='ratio'"),
         ("xtuner/rollout_is", {"rollout_is_threshold": (0.8, 1.2)}, ValueError, r"expected \(upper, lower\)"),
+        ("xtuner/rollout_is", {}, ValueError, "without 'rollout_is_threshold'"),
         ("roll/train_infer_correction", {"filters": [{"ratio_hi": 1.2}]}, ValueError, "Did you mean 'ratio_high'"),
         (
             "skyrl/off_policy_correction",
@@ -232,3 +233,13 @@ def test_rolls_segments_have_geometric_means() -> None:
         ("probability_difference", "sum", 0.2),
         ("probability_difference", "mean", 0.2),
     ]
+
+
+def test_xtuners_mask_stands_beside_its_clamp() -> None:
+    """XTuner masks by the second threshold, or by the first where there is no second, and clamps by the first."""
+    rule = rs.Correction.preset(
+        "xtuner/rollout_is", rollout_is_mode="both", rollout_is_threshold=(5, 0), rollout_is_mask_threshold=(5, 0.5)
+    )
+    assert [(stage.action, stage.lower, stage.upper) for stage in rule.stages] == [("drop", 0.5, 5), ("truncate", 0, 5)]
+    rule = rs.Correction.preset("xtuner/rollout_is", rollout_is_mode="mask", rollout_is_threshold=(2, 0.5))
+    assert [(stage.action, stage.lower, stage.upper) for stage in rule.stages] == [("drop", 0.5, 2)]

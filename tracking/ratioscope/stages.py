@@ -28,10 +28,10 @@ l^2/2; r - 1 - l; 1/r - 1 + l; the larger KL divergence of two coins that show h
 |r - 1|; l^2; exp|l|."""
 
 StageLevel = Literal["token", "product", "geometric", "sum", "mean", "max", "segment", "any"]
-"""What one value of it belongs to. ``token``: the token. Of the ratio over a row: ``product`` and ``geometric`` mean. Of
-the others over a row: ``sum`` and ``mean``. ``segment``: the geometric mean of the ratio, or the mean of another, over a
-run of masked-in tokens, such as a turn. Of any: ``max`` over the row, and ``any``, by which one token outside the bounds
-decides for its whole row."""
+"""What one value of it belongs to. ``token``: the token. Of the ratio over a row: ``product`` and ``geometric`` mean.
+Of the others over a row: ``sum`` and ``mean``. ``segment``: the geometric mean of the ratio, or the mean of another,
+over a run of masked-in tokens, such as a turn. Of any: ``max`` over the row, and ``any``, by which one token outside
+the bounds decides for its whole row."""
 
 StageAction = Literal["truncate", "zero", "drop"]
 """What becomes of tokens outside the bounds. ``truncate`` clamps the weight. ``zero`` sets it to 0, and the loss still

@@ -165,9 +165,9 @@ def roll(
 
 def xtuner(
     *,
+    rollout_is_threshold: tuple[float, float],
     rollout_is_level: str = "token",
     rollout_is_mode: str = "truncate",
-    rollout_is_threshold: tuple[float, float] | None = None,
     rollout_is_mask_threshold: tuple[float, float] | None = None,
     rollout_is_veto_threshold: tuple[float, float] | None = None,
 ) -> Correction:
@@ -175,15 +175,16 @@ def xtuner(
     levels: dict[str, StageLevel] = {"token": "token", "sequence": "product", "geometric": "geometric"}
     check_choice("rollout_is_level", rollout_is_level, tuple(levels))
     check_choice("rollout_is_mode", rollout_is_mode, ("truncate", "mask", "both"))
-    level, stages = levels[rollout_is_level], []
+    level = levels[rollout_is_level]
+    own = _lower_first("rollout_is_threshold", rollout_is_threshold)
+    mask = own
+    if rollout_is_mask_threshold is not None:
+        mask = _lower_first("rollout_is_mask_threshold", rollout_is_mask_threshold)
+    stages = [ratio_stage(level, "drop", *mask)] if rollout_is_mode in {"mask", "both"} else []
+    if rollout_is_mode in {"truncate", "both"}:
+        stages.append(ratio_stage(level, "truncate", *own))
     if rollout_is_veto_threshold is not None:
         stages.append(ratio_stage("any", "drop", *_lower_first("rollout_is_veto_threshold", rollout_is_veto_threshold)))
-    own = rollout_is_threshold
-    if own is not None and rollout_is_mode in {"truncate", "both"}:
-        stages.append(ratio_stage(level, "truncate", *_lower_first("rollout_is_threshold", own)))
-    mask = rollout_is_mask_threshold if rollout_is_mode == "both" else own if rollout_is_mode == "mask" else None
-    if mask is not None:
-        stages.append(ratio_stage(level, "drop", *_lower_first("rollout_is_mask_threshold", mask)))
     weight: Any = rollout_is_level
     return Correction.of(stages, weight=weight, log_clamp=20.0)
 
@@ -290,7 +291,7 @@ def presets() -> list[Preset]:
             "xtuner/rollout_is",
             xt,
             xtuner,
-            "Thresholds are (upper, lower), although its docstring shows (0.8, 1.2)",
+            "Thresholds are (upper, lower), against its docstring; without the first it corrects nothing",
             {"rollout_is_threshold": (2.0, 0.5), "rollout_is_veto_threshold": (100.0, 0.2)},
         ),
     ]

@@ -103,7 +103,7 @@ NUMBERS: tuple[Number, ...] = (
     Number("XTuner", "rollout_is_mean", "token/raw/mean", "raw there, corrected in verl, under one name"),
     Number("XTuner", "rollout_is_std", "", _CLAMPED),
     Number("XTuner", "rollout_is_ess", "", "of weights clamped to the bounds, what is vetoed or masked included"),
-    Number("XTuner", "veto fraction", "stage/1/rows_{low,high}"),
+    Number("XTuner", "veto fraction", "stage/N/rows_{low,high}", "of the veto's stage"),
     Number("tunix", "the mean of per-call means", "", _MEANS),
 )
 """Each with its own, by framework."""
