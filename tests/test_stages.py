@@ -76,7 +76,7 @@ def rule_of(plain: PlainRule) -> rs.Correction:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(plain=rules(), seed=st.integers(0, 10**6), spread=st.sampled_from([0.02, 0.3]), bad=st.booleans())
 def test_any_rule_gives_the_oracles_numbers(plain: PlainRule, seed: int, spread: float, bad: bool) -> None:
     """Every statistic that stages have a part in is the oracle's, for any rule on any two merged batches."""
@@ -134,7 +134,7 @@ RULES = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.weight)
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(batch=batches(log_ratios=LOG_RATIOS | HUGE), padding=st.integers(0, 20), cut=st.integers(0, 5), data=st.data())
 def test_the_account_is_of_rows_alone(
     rule: rs.Correction, batch: Rows, padding: int, cut: int, data: st.DataObject
@@ -152,11 +152,14 @@ def test_the_account_is_of_rows_alone(
     assert whole.merge(rs.RatioSummary.empty(rule)) == whole
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.weight)
+@pytest.mark.parametrize("rule", RULES[:2], ids=lambda rule: rule.weight)
 def test_stages_never_wait_for_the_device(rule: rs.Correction) -> None:
     """Observing and correcting by stages makes no operation that waits, needs no data and keeps no graph."""
+    logps, advantages = torch.full((3, 5), -1.0), torch.ones(3)
     with Watch() as watch:
         observe_everything(_without_advantage(rule))
+        rs.summarize(logps, logps, torch.ones(3, 5), correction=rule, advantages=advantages)
+        rs.weigh(logps, logps, torch.ones(3, 5), correction=rule, advantages=advantages)
     assert not watch.waits
     for summary in observe_everything(_without_advantage(rule), device="meta"):
         assert {state.device.type for state in tensors(summary)} == {"meta"}

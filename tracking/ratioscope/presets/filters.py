@@ -16,6 +16,9 @@ LEVELS: dict[str, StageLevel] = {
     "geometric": "geometric",
 }
 
+_OF_DIFFERENCES = {"token": "token", "segment": "segment", "sequence": "sum", "geometric": "mean"}
+"""The same levels of what is no ratio."""
+
 
 def skyrl(
     *,
@@ -157,7 +160,7 @@ def roll(
         if one["ratio_enabled"]:
             stages += rejecting("ratio", LEVELS[one["agg_type"]], "drop", one["ratio_low"], one["ratio_high"])
         if one["diff_enabled"]:
-            over = {"sequence": "sum", "geometric": "mean"}.get(one["agg_type"], one["agg_type"])
+            over = _OF_DIFFERENCES[one["agg_type"]]
             stages += rejecting("probability_difference", over, "drop", one["diff_low"], one["diff_high"])
     weight: Any = weight_type or "one"
     return Correction.of(stages, weight=weight)
