@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.presets import clipped, filters, trl, verl
+from ratioscope.presets import clipped, divergences, filters, trl, verl
 from ratioscope.presets.base import Preset, Refusal, near
 from ratioscope.presets.refused import REFUSED
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in sorted(
-        (*trl.presets(), *verl.presets(), *clipped.presets(), *filters.presets()),
+        (*trl.presets(), *verl.presets(), *clipped.presets(), *filters.presets(), *divergences.presets()),
         key=lambda preset: preset.name.partition("/")[0],
     )
 }

@@ -95,6 +95,19 @@ def ratio_stage(
     return Stage("ratio", level, action, lower, upper, name=name)
 
 
+def only(build: Build, fixed: Mapping[str, Any], *options: str) -> Build:
+    """A build with some options set, and only those named left."""
+
+    def made(**given: Any) -> Correction:
+        return build(**{**fixed, **given})
+
+    own = inspect.signature(build)
+    made.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[own.parameters[name] for name in options]
+    )
+    return made
+
+
 def opsm(threshold: float) -> Correction:
     """Off-policy sequence masking: a row of negative advantage with a mean of -l above the threshold weighs nothing."""
     return Correction.of([Stage("k1", "mean", "zero", upper=threshold, advantage="negative")], weight="one")

@@ -1,4 +1,4 @@
-"""SkyRL, AReaL, open-instruct, prime-rl, ROLL, XTuner: rejection by several statistics."""
+"""SkyRL, AReaL, ROLL, XTuner: rejection at several levels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ratioscope.correction import Correction
-from ratioscope.presets.base import Build, Preset, pair, ratio_stage, rejecting
+from ratioscope.presets.base import Preset, only, pair, ratio_stage, rejecting
 from ratioscope.stages import Stage, StageLevel, check_choice
 
 LEVELS: dict[str, StageLevel] = {
@@ -95,43 +95,6 @@ def areal(
     return Correction.of(rejecting(statistic, agg if rows else "token", "drop", lower, upper), weight=weight)
 
 
-def open_instruct(
-    *,
-    rho_clamp_lower_bound: float = 0.0,
-    rho_clamp_upper_bound: float = 2.0,
-    rho_mask_lower_bound: float = 0.0,
-    rho_mask_upper_bound: float = 0.0,
-    rho_mask_sequence_level: bool = False,
-    rho_mask_tv_divergence: bool = False,
-) -> Correction:
-    """open-instruct's ``rho`` correction; a bound of 0 is none."""
-    clamp = rho_clamp_lower_bound or None, rho_clamp_upper_bound or None
-    mask = rho_mask_lower_bound or None, rho_mask_upper_bound or None
-    if rho_mask_sequence_level and rho_mask_tv_divergence:
-        msg = "got rho_mask_sequence_level and rho_mask_tv_divergence; expected one of them"
-        raise ValueError(msg)
-    level: StageLevel = "geometric" if rho_mask_sequence_level else "token"
-    stages = rejecting("ratio", level, "truncate", *clamp)
-    if rho_mask_tv_divergence and mask != (None, None):
-        stages.append(Stage("total_variation", "mean", "zero", *mask, advantage="outward"))
-    else:
-        stages += rejecting("ratio", level, "zero", *mask)
-    return Correction.of(stages, weight="geometric" if rho_mask_sequence_level else "token", log_clamp=10.0)
-
-
-def _dppo(*, dppo_mask_high: float = 0.2, dppo_mask_low: float = 0.2) -> Correction:
-    stage = Stage("probability_difference", "token", "zero", -dppo_mask_low, dppo_mask_high, advantage="outward")
-    return Correction.of([stage])
-
-
-def _ipo(*, ipo_threshold: float = 0.1) -> Correction:
-    return Correction.of([Stage("abs_probability_difference", "token", "zero", upper=ipo_threshold)])
-
-
-def _ref_kl() -> Correction:
-    return Correction.of([Stage("probability_difference", "token", "zero", lower=-0.2)])
-
-
 def roll(
     *,
     weight_type: str | None = "token",
@@ -200,24 +163,10 @@ def _lower_first(name: str, value: Any) -> tuple[float, float]:
     return lower, upper
 
 
-def _only(build: Build, fixed: Mapping[str, Any], *options: str) -> Build:
-    """A build with some options set, and only those named left."""
-    import inspect
-
-    def made(**given: Any) -> Correction:
-        return build(**{**fixed, **given})
-
-    own = inspect.signature(build)
-    made.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[own.parameters[name] for name in options]
-    )
-    return made
-
-
 def presets() -> list[Preset]:
     """Those of this file."""
-    sky, oi = "skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py", "open_instruct/grpo_utils.py"
-    prime, xt = "src/prime_rl/trainer/rl/loss.py", "xtuner/v1/rl/base/rollout_is.py"
+    sky = "skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py"
+    xt = "xtuner/v1/rl/base/rollout_is.py"
     are = "areal/utils/data.py, areal/utils/functional.py"
     filters = "Filters drop; a segment, such as a turn, has the geometric mean of its ratios"
     turns = {"weight_type": "segment", "filters": ({"agg_type": "token"},)}
@@ -226,69 +175,28 @@ def presets() -> list[Preset]:
     tokens = ("token_mask_is_threshold_low", "token_mask_is_threshold_high")
     return [
         Preset("skyrl/off_policy_correction", sky, skyrl, "Every option at once", {"tis_ratio_type": "token"}),
-        Preset("skyrl/token", sky, _only(skyrl, {"tis_ratio_type": "token"}, "token_tis_ratio_clip_high")),
-        Preset("skyrl/sequence", sky, _only(skyrl, {"tis_ratio_type": "sequence"}, "sequence_tis_ratio_clip_high")),
-        Preset("skyrl/outlier", sky, _only(skyrl, {}, *outlier), "A veto", {outlier[0]: 0.2, outlier[1]: 100.0}),
-        Preset("skyrl/token_mask", sky, _only(skyrl, {}, *tokens), "Both bounds", {tokens[0]: 0.5, tokens[1]: 2.0}),
+        Preset("skyrl/token", sky, only(skyrl, {"tis_ratio_type": "token"}, "token_tis_ratio_clip_high")),
+        Preset("skyrl/sequence", sky, only(skyrl, {"tis_ratio_type": "sequence"}, "sequence_tis_ratio_clip_high")),
+        Preset("skyrl/outlier", sky, only(skyrl, {}, *outlier), "A veto", {outlier[0]: 0.2, outlier[1]: 100.0}),
+        Preset("skyrl/token_mask", sky, only(skyrl, {}, *tokens), "Both bounds", {tokens[0]: 0.5, tokens[1]: 2.0}),
         Preset(
-            "skyrl/geometric", sky, _only(skyrl, {"sequence_mask_metric": "geometric"}, "geo_mask_low", "geo_mask_high")
+            "skyrl/geometric", sky, only(skyrl, {"sequence_mask_metric": "geometric"}, "geo_mask_low", "geo_mask_high")
         ),
         Preset(
             "skyrl/product",
             sky,
-            _only(skyrl, {"sequence_mask_metric": "product"}, "product_mask_low", "product_mask_high"),
+            only(skyrl, {"sequence_mask_metric": "product"}, "product_mask_low", "product_mask_high"),
         ),
         Preset("areal/rejection_sampling", are, areal, "mask drops; kl_k3 is the reversed one; kl_k1 bounds +l", two),
-        Preset("areal/token_mask", are, _only(areal, {}, "metric", "upper", "lower"), "", two),
-        Preset("areal/token_clamp", are, _only(areal, {"action": "clamp"}, "upper", "lower"), "", two),
+        Preset("areal/token_mask", are, only(areal, {}, "metric", "upper", "lower"), "", two),
+        Preset("areal/token_clamp", are, only(areal, {"action": "clamp"}, "upper", "lower"), "", two),
         Preset(
             "areal/sequence_mask",
             are,
-            _only(areal, {"level": "sequence"}, "metric", "agg", "upper", "lower"),
+            only(areal, {"level": "sequence"}, "metric", "agg", "upper", "lower"),
             "Of the ratio: the weight is the geometric mean, also where agg=sum decides by the product",
         ),
-        Preset("areal/sequence_clamp", are, _only(areal, {"level": "sequence", "action": "clamp"}, "upper", "lower")),
-        Preset("open-instruct/rho", oi, open_instruct, "Truncates, then zeroes; a bound of 0 is none"),
-        Preset("open-instruct/clamp", oi, _only(open_instruct, {}, "rho_clamp_lower_bound", "rho_clamp_upper_bound")),
-        Preset(
-            "open-instruct/mask",
-            oi,
-            _only(open_instruct, {"rho_clamp_upper_bound": 0.0}, "rho_mask_lower_bound", "rho_mask_upper_bound"),
-            "Without the clamp",
-            {"rho_mask_lower_bound": 0.5, "rho_mask_upper_bound": 2.0},
-        ),
-        Preset(
-            "open-instruct/sequence",
-            oi,
-            _only(
-                open_instruct,
-                {"rho_clamp_upper_bound": 0.0, "rho_mask_sequence_level": True},
-                "rho_mask_lower_bound",
-                "rho_mask_upper_bound",
-            ),
-            "rho_mask_sequence_level: decides by the geometric mean, which the weight then is",
-            {"rho_mask_lower_bound": 0.9, "rho_mask_upper_bound": 1.1},
-        ),
-        Preset(
-            "open-instruct/tv",
-            oi,
-            _only(
-                open_instruct,
-                {"rho_clamp_upper_bound": 0.0, "rho_mask_tv_divergence": True},
-                "rho_mask_lower_bound",
-                "rho_mask_upper_bound",
-            ),
-            "VACO: a row's mean |r - 1|, and only tokens that are pushed outward",
-            {"rho_mask_upper_bound": 2.0},
-        ),
-        Preset("prime-rl/dppo", prime, _dppo, "The default loss; masks its policy-gradient term alone"),
-        Preset("prime-rl/ipo", prime, _ipo),
-        Preset(
-            "prime-rl/ref_kl",
-            prime,
-            _ref_kl,
-            "Where the trainer's probability fell by 0.2; no option",
-        ),
+        Preset("areal/sequence_clamp", are, only(areal, {"level": "sequence", "action": "clamp"}, "upper", "lower")),
         Preset("roll/train_infer_correction", "roll/utils/train_infer_corrections.py", roll, filters, turns),
         Preset(
             "xtuner/rollout_is",
