@@ -13,8 +13,11 @@ import torch
 
 from ratioscope import histogram, lengths
 from ratioscope.alignment import lag_sums
+from ratioscope.exact import FLOAT32_MAX, row_sum
+from ratioscope.pipeline import disagreements, normalizer, through
 from ratioscope.places import Places, no_place_sums, place_sums
-from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
+from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, STAGE_COUNTS, SUMS
+from ratioscope.stacking import joined, stacked
 from ratioscope.top import Top
 
 if TYPE_CHECKING:
@@ -23,8 +26,6 @@ if TYPE_CHECKING:
 
 OVERFLOW = 88.72283905206835
 """Natural logarithm of the largest float32; the trainer's own ratio is infinite above it."""
-
-_FLOAT32_MAX = torch.finfo(torch.float32).max
 
 Named = dict[str, torch.Tensor]
 
@@ -38,6 +39,7 @@ class _Tally:
     counts: Named = field(default_factory=dict)
     ratios_of_row: torch.Tensor | None = None
     modified_of_row: torch.Tensor | None = None
+    stage_counts: torch.Tensor | None = None
 
     def extremes(self, name: str, values: torch.Tensor, valid: torch.Tensor) -> None:
         self.maxima[f"{name}/max"] = _max(values, valid).double()
@@ -54,7 +56,7 @@ def reduce(
     divisor = tokens_in_row.clamp(min=1).double()
     d = observation.log_ratio.double()
     # Rounded to float32 after an exact sum: the same bits however the batch is padded or split.
-    row_d = _row_sum(d).clamp(-_FLOAT32_MAX, _FLOAT32_MAX).float().double()
+    row_d = row_sum(d).clamp(-FLOAT32_MAX, FLOAT32_MAX).float().double()
 
     tally = _Tally(counts=_validity(observation, live))
     abs_d = d.abs()
@@ -63,7 +65,7 @@ def reduce(
     _level(tally, "token", d, abs_d, valid)
     _level(tally, "sequence", row_d, row_d.abs(), live)
     _tokens(tally, observation, d, abs_d)
-    abs_mean = _row_sum(abs_d) / divisor
+    abs_mean = row_sum(abs_d) / divisor
     _rows(tally, observation, d, live, divisor, abs_mean)
     geometric = row_d / divisor
     tally.sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
@@ -73,7 +75,9 @@ def reduce(
         "sequence_log_ratio": histogram.count(row_d.float(), live),
         "geometric_log_ratio": histogram.count(geometric.float(), live),
     }
-    if correction is not None:
+    if correction is not None and correction.is_general:
+        histograms["corrected_log_ratio"] = _general(tally, observation, correction, applied)
+    elif correction is not None:
         row_log_ratio = row_d.float().unsqueeze(-1)
         histograms["corrected_log_ratio"] = _corrected(tally, observation, correction, applied, row_log_ratio, live)
     tally.maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
@@ -85,12 +89,15 @@ def reduce(
         by_place, top = no_place_sums(device), Top.empty(device)
 
     nothing = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64, device=device)
-    sums = _stack(SUMS[: -len(PLACE_SUMS)], tally.sums, 0.0, torch.float64, device)
-    counts = _stack(COUNTS[: -len(PLACE_COUNTS)], tally.counts, 0, torch.int64, device)
+    stages = tally.stage_counts
+    if stages is None:
+        stages = torch.zeros(len(STAGE_COUNTS), dtype=torch.int64, device=device)
+    sums = joined(SUMS, tally.sums, 0.0, torch.float64, device, {PLACE_SUMS: by_place[0]})
+    counts = joined(COUNTS, tally.counts, 0, torch.int64, device, {PLACE_COUNTS: by_place[1], STAGE_COUNTS: stages})
     return (
-        _stack(MAXIMA, tally.maxima, -torch.inf, torch.float64, device),
-        torch.cat([sums, by_place[0]]),
-        torch.cat([counts, by_place[1]]),
+        stacked(MAXIMA, tally.maxima, -torch.inf, torch.float64, device),
+        sums,
+        counts,
         torch.stack([histograms.get(name, nothing) for name in HISTOGRAMS]),
         lengths.count(tokens_in_row, tally.ratios_of_row, tally.modified_of_row),
         top,
@@ -206,6 +213,34 @@ def _corrected(
     return histogram.count(log_ratio.clamp(min=lower, max=upper), valid)
 
 
+def _general(
+    tally: _Tally, observation: Observation, correction: Correction, applied: torch.Tensor | None
+) -> torch.Tensor:
+    """The same of a rule of stages, all of it by token."""
+    valid = observation.valid
+    passed = through(observation, correction)
+    weights, kept, modified = passed.weights, passed.kept, passed.modified
+    tally.stage_counts = passed.counts()
+    tally.ratios_of_row, tally.modified_of_row = valid.sum(dim=-1), modified.sum(dim=-1)
+    tally.counts |= {
+        "corrected/n": kept.sum(),
+        "dropped/n": (valid & ~kept).sum(),
+        "modified/low": passed.low.sum(),
+        "modified/high": passed.high.sum(),
+    }
+    weight = _where(kept, weights.double())
+    tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
+    tally.extremes("corrected", weights, kept)
+    if applied is not None:
+        tally.counts["disagreements"] = disagreements(observation, passed, correction, applied)
+    if correction.batch_normalize:
+        tally.sums["normalizer/w"], tally.counts["normalizer/n"] = normalizer(passed, correction, valid)
+    if observation.advantages is not None:
+        # What normalising takes away depends on the whole batch, which a part of it does not know.
+        _by_advantage(tally, observation.advantages, passed.raw, weights, valid, modified)
+    return histogram.count(weights.log(), kept & (weights > 0))
+
+
 def _by_advantage(
     tally: _Tally,
     advantages: torch.Tensor,
@@ -221,12 +256,6 @@ def _by_advantage(
     size, ratio = advantage.abs(), raw.double()
     tally.sums["gradient/raw"] = _where(valid, size * ratio).sum()
     tally.sums["gradient/removed"] = _where(valid, size * (ratio - weights.double()).clamp(min=0.0)).sum()
-
-
-def _row_sum(d: torch.Tensor) -> torch.Tensor:
-    """Sum of each row, exact wherever the row's multiples of 2**-20 and the rest each are; then order is immaterial."""
-    coarse = (d * 2.0**20).round() * 2.0**-20
-    return coarse.sum(dim=-1) + (d - coarse).sum(dim=-1)
 
 
 def _second_moments(name: str, x: torch.Tensor, y: torch.Tensor) -> Named:
@@ -255,10 +284,3 @@ def _min(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 
 def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.where(valid, values, 0.0)
-
-
-def _stack(
-    names: tuple[str, ...], values: Named, default: float, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    filler = torch.full((), default, dtype=dtype, device=device)
-    return torch.stack([values.get(name, filler).to(dtype) for name in names])

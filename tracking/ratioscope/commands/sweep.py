@@ -58,9 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     if pooled is None:
         msg = f"got {arguments.path}, {arguments.steps}; expected windows of training, and there is none"
         raise LookupError(msg)
-    rules = _rules(arguments, pooled.own)
+    own = None if pooled.own is None or pooled.own.is_general else pooled.own  # stages have no grid
+    rules = _rules(arguments, own)
     outcomes = {mode: [pooled.outcome(rule) for rule in listed] for mode, listed in rules.items()}
-    judged = _judged(list(outcomes), pooled.own)
+    judged = _judged(list(outcomes), own)
     advice = Advice(None, "")
     if judged:
         advice = advise(outcomes[judged], max_modified=arguments.max_modified, min_ess=arguments.min_ess)
