@@ -13,6 +13,11 @@ def halves(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return coarse, values - coarse
 
 
+def dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Sum of products, without a tensor of them; never -0, to which adding nothing would be a change."""
+    return torch.dot(x.reshape(-1), y.reshape(-1)) + 0.0
+
+
 def row_sum(values: torch.Tensor) -> torch.Tensor:
     """Sum of each row, exact wherever the row's multiples of 2**-20 and the rest each are."""
     coarse, rest = halves(values)

@@ -13,7 +13,7 @@ import torch
 
 from ratioscope import histogram, lengths
 from ratioscope.alignment import lag_sums
-from ratioscope.exact import FLOAT32_MAX, row_sum
+from ratioscope.exact import FLOAT32_MAX, dot, row_sum
 from ratioscope.pipeline import disagreements, normalizer, through
 from ratioscope.places import Places, no_place_sums, place_sums
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, STAGE_COUNTS, SUMS
@@ -42,8 +42,12 @@ class _Tally:
     stage_counts: torch.Tensor | None = None
 
     def extremes(self, name: str, values: torch.Tensor, valid: torch.Tensor) -> None:
-        self.maxima[f"{name}/max"] = _max(values, valid).double()
-        self.maxima[f"{name}/-min"] = -_min(values, valid).double()
+        """Those of the valid values, which are all finite where they are not valid."""
+        if not values.numel():
+            return
+        beyond = 1.0 - valid.to(values.dtype).reciprocal()  # 0, or minus infinity where not valid
+        self.maxima[f"{name}/max"] = (values + beyond).max().double()
+        self.maxima[f"{name}/-min"] = -(values - beyond).min().double()
 
 
 def reduce(
@@ -62,9 +66,10 @@ def reduce(
     abs_d = d.abs()
     tally.extremes("token", observation.log_ratio, valid)
     tally.extremes("sequence", row_d, live)
-    _level(tally, "token", d, abs_d, valid)
-    _level(tally, "sequence", row_d, row_d.abs(), live)
-    _tokens(tally, observation, d, abs_d)
+    inside = valid.double()
+    _level(tally, "token", d, abs_d, inside)
+    _level(tally, "sequence", row_d, row_d.abs(), live.double())
+    _tokens(tally, observation, d, abs_d, inside)
     abs_mean = row_sum(abs_d) / divisor
     _rows(tally, observation, d, live, divisor, abs_mean)
     geometric = row_d / divisor
@@ -120,44 +125,47 @@ def _validity(observation: Observation, live: torch.Tensor) -> Named:
     }
 
 
-def _level(tally: _Tally, level: str, d: torch.Tensor, abs_d: torch.Tensor, valid: torch.Tensor) -> None:
-    """The statistics that tokens and rows share, but extremes, which come first."""
-    relative = d - tally.maxima[f"{level}/max"]
-    weight = _where(valid, relative.exp())
+def _level(tally: _Tally, level: str, d: torch.Tensor, abs_d: torch.Tensor, inside: torch.Tensor) -> None:
+    """What tokens and rows share, but extremes, which come first; ``inside`` is 1 where valid, else 0."""
+    if not d.numel():
+        return
+    relative = (d - tally.maxima[f"{level}/max"]).clamp(max=0.0)  # above 0 only where not valid
+    weight = relative.exp() * inside
     excess = d.expm1()
     tally.sums |= {
         f"{level}/d": d.sum(),
         f"{level}/abs_d": abs_d.sum(),
-        f"{level}/d2": d.square().sum(),
+        f"{level}/d2": dot(d, d),
         f"{level}/k3": (excess - d).sum(),
         f"{level}/excess": excess.sum(),
-        f"{level}/excess2": excess.square().sum(),
+        f"{level}/excess2": dot(excess, excess),
         f"{level}/w": weight.sum(),
-        f"{level}/w2": weight.square().sum(),
-        f"{level}/wd": (weight * _where(valid, relative)).sum(),
+        f"{level}/w2": dot(weight, weight),
+        f"{level}/wd": dot(weight, relative),
     }
     tally.counts[f"{level}/overflow"] = (d > OVERFLOW).sum()
 
 
-def _tokens(tally: _Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor) -> None:
-    valid = observation.valid
+def _tokens(
+    tally: _Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor, inside: torch.Tensor
+) -> None:
     x, y = observation.rollout.double(), observation.train.double()
     tally.sums |= {
         "token/reverse_k3": ((-d).expm1() + d).sum(),
-        "token/mult_prob_error": _where(valid, abs_d.exp()).sum(),
+        "token/mult_prob_error": abs_d.expm1().sum() + tally.counts["token/n"],
         **_second_moments("logp", x, y),
     }
     lagged, tally.counts["lag/n"] = lag_sums(observation)
     tally.sums |= lagged
-    p, q = _where(valid, y.exp()), _where(valid, x.exp())
+    p, q = y.exp() * inside, x.exp() * inside
     difference = (p - q).abs()
     tally.sums |= _second_moments("probability", q, p)
     tally.sums["probability/abs_difference"] = difference.sum()
-    tally.maxima["probability/abs_max"] = _max(difference, valid)
+    if difference.numel():
+        tally.maxima["probability/abs_max"] = _max(difference.max(), tally.counts["token/n"] > 0)
     ratio = observation.log_ratio.exp()
     for low, high in ((0.9, 1.1), (0.5, 2.0)):
-        outside = (ratio < low) | (ratio > high)
-        tally.counts[f"outside/{low:g}_{high:g}"] = (valid & outside).sum()
+        tally.counts[f"outside/{low:g}_{high:g}"] = ((ratio < low) | (ratio > high)).sum()
 
 
 def _rows(
@@ -196,16 +204,16 @@ def _corrected(
     low, high = low & valid, high & valid
     modified = low | high
     tally.ratios_of_row, tally.modified_of_row = valid.sum(dim=-1), modified.sum(dim=-1)
-    weight = _where(valid, weights.double())
+    weight = weights.double() * valid
     tally.counts |= {"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()}
-    tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
+    tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": dot(weight, weight)}
     tally.extremes("corrected", weights, valid)
     if applied is not None:
         expected = correction.apply(correction.raw_ratio(observation.step_log_ratio))
         same_shape = applied.shape == expected.shape
         tally.counts["disagreements"] = ((expected != applied.detach()) & valid).sum() if same_shape else valid.sum()
     if observation.advantages is not None:
-        _by_advantage(tally, observation.advantages, raw, weights, valid, modified)
+        _by_advantage(tally, observation.advantages, raw, weights, valid)
 
     if correction.action == "mask":
         return histogram.count(log_ratio, valid & ~modified)
@@ -230,14 +238,14 @@ def _general(
     }
     weight = _where(kept, weights.double())
     tally.sums |= {"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()}
-    tally.extremes("corrected", weights, kept)
+    tally.extremes("corrected", _where(kept, weights), kept)
     if applied is not None:
         tally.counts["disagreements"] = disagreements(observation, passed, correction, applied)
     if correction.batch_normalize:
         tally.sums["normalizer/w"], tally.counts["normalizer/n"] = normalizer(passed, correction, valid)
     if observation.advantages is not None:
         # What normalising takes away depends on the whole batch, which a part of it does not know.
-        _by_advantage(tally, observation.advantages, passed.raw, weights, valid, modified)
+        _by_advantage(tally, observation.advantages, _where(valid, passed.raw), weights, valid)
     return histogram.count(weights.log(), kept & (weights > 0))
 
 
@@ -247,24 +255,25 @@ def _by_advantage(
     raw: torch.Tensor,
     weights: torch.Tensor,
     valid: torch.Tensor,
-    modified: torch.Tensor,
 ) -> None:
-    advantage = advantages.unsqueeze(-1).double()
-    for name, side in (("positive", advantage > 0), ("negative", advantage < 0)):
-        tally.counts[f"{name}_advantage/n"] = (valid & side).sum()
-        tally.counts[f"{name}_advantage/modified"] = (modified & side).sum()
-    size, ratio = advantage.abs(), raw.double()
-    tally.sums["gradient/raw"] = _where(valid, size * ratio).sum()
-    tally.sums["gradient/removed"] = _where(valid, size * (ratio - weights.double()).clamp(min=0.0)).sum()
+    assert tally.ratios_of_row is not None
+    assert tally.modified_of_row is not None
+    for name, side in (("positive", advantages > 0), ("negative", advantages < 0)):
+        tally.counts[f"{name}_advantage/n"] = (tally.ratios_of_row * side).sum()
+        tally.counts[f"{name}_advantage/modified"] = (tally.modified_of_row * side).sum()
+    size, ratio = advantages.double().abs(), raw.double()
+    tally.sums["gradient/raw"] = dot(size, (ratio * valid).sum(dim=-1))
+    removed = (ratio - weights.double()).clamp(min=0.0)
+    tally.sums["gradient/removed"] = dot(size, (removed * valid).sum(dim=-1))
 
 
 def _second_moments(name: str, x: torch.Tensor, y: torch.Tensor) -> Named:
     return {
         f"{name}/x": x.sum(),
         f"{name}/y": y.sum(),
-        f"{name}/xx": x.square().sum(),
-        f"{name}/yy": y.square().sum(),
-        f"{name}/xy": (x * y).sum(),
+        f"{name}/xx": dot(x, x),
+        f"{name}/yy": dot(y, y),
+        f"{name}/xy": dot(x, y),
     }
 
 
@@ -273,13 +282,6 @@ def _max(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     if values.numel() == 0:
         return torch.full((), -torch.inf, dtype=values.dtype, device=values.device)
     return torch.where(valid, values, -torch.inf).max()
-
-
-def _min(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """Smallest valid value, infinity if there is none."""
-    if values.numel() == 0:
-        return torch.full((), torch.inf, dtype=values.dtype, device=values.device)
-    return torch.where(valid, values, torch.inf).min()
 
 
 def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
