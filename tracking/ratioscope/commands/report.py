@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratioscope.commands.outputs import PATH_HELP, add_outputs, check_outputs, console, write_outputs
+from ratioscope.commands.outputs import (
+    PATH_HELP,
+    add_outputs,
+    check_outputs,
+    console,
+    uncollected,
+    write_outputs,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -40,11 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         from ratioscope.commands.watching import watch
 
         return watch(arguments.path, arguments.watch, lambda timeline: _write(arguments, timeline))
-    timeline = sources.read(arguments.path)
-    terminal = console()
-    terminal.print(render(timeline))
-    for line in _write(arguments, timeline) or ["For a page: -o report.html"]:
-        terminal.print(line, soft_wrap=True)
+    with uncollected():
+        timeline = sources.read(arguments.path)
+        terminal = console()
+        terminal.print(render(timeline))
+        for line in _write(arguments, timeline) or ["For a page: -o report.html"]:
+            terminal.print(line, soft_wrap=True)
     return 0
 
 
