@@ -25,7 +25,7 @@ PATH_HELP = ACCEPTED
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keeps the garbage collector from walking through the million numbers of a long run, a tenth of a report's time."""
+    """Keeps the garbage collector from walking through the numbers of a long run: a tenth of a report's time."""
     collects = gc.isenabled()
     gc.disable()
     try:
