@@ -33,11 +33,13 @@ class Store:
 
     def __init__(self) -> None:
         self._place: Path | None = None
+        self.identity: dict[str, str] | None = None
 
     def open(self, run: rs.RunContext) -> bool:
         """Takes the folder for the run's id."""
         assert run.output_dir is not None
         self._place = run.output_dir
+        self.identity = self.connect()
         self.runs.setdefault(self._place, [])
         self.configs[self._place] = run.config
         return True
