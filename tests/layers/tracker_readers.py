@@ -52,9 +52,23 @@ def comet_ml(folder: Path) -> Received:
     return found.received(regrouped=True)
 
 
+def with_task(make: Any) -> Any:
+    """A tracker in a new task; ClearML has one at a time, which is the user's."""
+    from clearml import Task
+
+    if (last := Task.current_task()) is not None:
+        last.close()
+    Task.init("ratioscope", "conformance", reuse_last_task_id=False, auto_connect_frameworks=False, output_uri=False)
+    return make()
+
+
 def clearml(folder: Path) -> Received:
-    """The newest offline session of ClearML's cache."""
+    """The newest offline session of ClearML's cache, after its end."""
+    from clearml import Task
+
     del folder
+    if (last := Task.current_task()) is not None:
+        last.close()
     sessions = Path(os.environ["CLEARML_CACHE_DIR"]).rglob("offline-*/metrics.jsonl")
     session = max(sessions, key=lambda file: file.stat().st_mtime_ns)
     found = Series()
@@ -82,7 +96,7 @@ def aim(folder: Path) -> Received:
         prefix = "eval/" if metric.context.to_dict()["subset"] == "eval" else ""
         steps, values = metric.values.sparse_list()
         found.scalars[prefix + metric.name] += zip(steps, values, strict=True)
-    for name, context, _ in run.iter_sequence_info_by_type(("aim.distribution", "list(aim.distribution)")):
+    for name, context, _ in run.iter_sequence_info_by_type("aim.distribution"):
         prefix = "eval/" if context.to_dict()["subset"] == "eval" else ""
         steps, values = run.get_distribution_sequence(name, context).values.sparse_list()
         found.histograms[prefix + name] += [
@@ -172,4 +186,6 @@ def tracker(name: str) -> Any:
 READERS = {each.__name__: each for each in (comet_ml, clearml, aim, neptune_scale, swanlab, dvclive)}
 
 if __name__ == "__main__":
-    check_tracker(tracker(sys.argv[1]), READERS[sys.argv[1]], Path(sys.argv[2]))
+    make = tracker(sys.argv[1])
+    fresh = (lambda: with_task(make)) if sys.argv[1] == "clearml" else make
+    check_tracker(fresh, READERS[sys.argv[1]], Path(sys.argv[2]))

@@ -1,9 +1,12 @@
-"""ClearML: scalars, native histograms and the config. Requires ``clearml``."""
+"""ClearML: scalars, native histograms and the config, in a task that is live. Requires ``clearml``.
+
+ClearML opens and closes a task on the main thread, where both may wait for its server; so no task is opened here, and a
+training is never held up by one.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.trackers.base import grouped
@@ -16,45 +19,41 @@ if TYPE_CHECKING:
 
 
 class ClearMLTracker(ClientTracker):
-    """Writes to a ClearML task. What stands before a key's last slash is the title, the rest the series."""
+    """Writes to the trainer's or the user's task. What stands before a key's last slash is the title, then the series.
+
+    Reports wait in a queue of ClearML's own, so ``write`` does not.
+    """
 
     name: ClassVar[str] = "clearml"
+    background: ClassVar[bool] = False
     package: ClassVar[str] = "clearml"
+
+    def open(self, run: RunContext) -> bool:
+        """Attaches to the live task.
+
+        Raises:
+            RuntimeError: if neither trainer nor user opens one; the caller tries again at the next window.
+        """
+        if run.reporter is None and not self.attaches():
+            msg = (
+                "no ClearML task is live. Call clearml.Task.init(...) before training, or let the trainer report there"
+            )
+            raise RuntimeError(msg)
+        return super().open(run)
 
     def _live(self, reporter: object | None) -> Any:
         from clearml import Task
 
         return Task.current_task() if reporter is None else getattr(reporter, "_clearml_task", None)
 
-    def _new_identity(self) -> dict[str, str]:
-        return {}  # the server chooses the id
-
     def _start(self, context: RunContext, identity: Mapping[str, str]) -> Any:
-        """Opens a task that watches nothing else, or continues one without an offset of its iterations."""
-        from clearml import Task
-
-        known = identity.get("run_id")
-        task = Task.init(
-            project_name=os.environ.get("CLEARML_PROJECT") or "ratioscope",
-            task_name=context.run_name or os.environ.get("CLEARML_TASK") or "ratioscope",
-            reuse_last_task_id=known or False,
-            continue_last_task=0 if known else False,
-            output_uri=False,
-            auto_connect_arg_parser=False,
-            auto_connect_frameworks=False,
-            auto_connect_streams=False,
-            auto_resource_monitoring=False,
-        )
-        task.get_logger().set_flush_period(1.0)
-        return task
+        return None
 
     def _identify(self, run: Any) -> dict[str, str]:
         return {} if run.is_offline() else {"run_id": run.id}
 
     def _where(self, run: Any) -> str:
-        if run.is_offline():
-            return f"{run.get_offline_mode_folder()}.zip   (offline; to upload: clearml-task --import-offline-session)"
-        return str(run.get_output_log_web_page())
+        return f"{run.get_offline_mode_folder()}   (offline)" if run.is_offline() else run.get_output_log_web_page()
 
     def _configure(self, run: Any, config: Mapping[str, Any]) -> None:
         text = json.dumps(config, indent=2, default=str)
@@ -80,7 +79,7 @@ class ClearMLTracker(ClientTracker):
             )
 
     def _end(self, run: Any, patience: float) -> None:
-        run.close()
+        """There is none of our own."""
 
 
 def _place(key: str) -> tuple[str, str]:
