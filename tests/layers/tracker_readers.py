@@ -94,7 +94,7 @@ def aim(folder: Path) -> Received:
     found = Series()
     for metric in run.metrics():
         prefix = "eval/" if metric.context.to_dict()["subset"] == "eval" else ""
-        steps, values = metric.values.sparse_list()
+        steps, (values, *_) = metric.data.items_list()
         found.scalars[prefix + metric.name] += zip(steps, values, strict=True)
     for name, context, _ in run.iter_sequence_info_by_type("aim.distribution"):
         prefix = "eval/" if context.to_dict()["subset"] == "eval" else ""

@@ -269,11 +269,12 @@ def _compare(sent: Sequence[Row], received: Received, *, repeats: bool = False) 
         points = received.scalars.get(key, ())
         got = len({step for step, _ in points}) if repeats else len(points)
         _require(got == count, f"{key} arrived {got} times; expected {count}")
+    shown = received.histograms
     for row in sent:
         wrong = [key for key, value in row.scalars.items() if not _has(received.scalars[key], row.step, value)]
         _require(not wrong, f"of step {row.step} the values of {wrong[:5]} are others, or at another step")
-        for key, bins in row.histograms.items() if received.histograms is not None else ():
-            found = [counts for step, counts in received.histograms.get(key, ()) if step == row.step]
+        for key, bins in row.histograms.items() if shown is not None else ():
+            found = [counts for step, counts in (shown or {}).get(key, ()) if step == row.step]
             _require(bool(found), f"the histogram {key} of step {row.step} did not arrive")
             total = sum(found[0])
             _require(total == bins.total, f"{key} of step {row.step} sums to {total}; expected {bins.total}")

@@ -1,0 +1,36 @@
+"""A TRL training that reports to one of the further trackers itself, with ours attached to its run.
+
+    python tests/layers/tracker_training.py TRACKER FOLDER
+
+Prints the mean ratios of the trainer's log.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.fake_engine import make_trainer
+from tests.layers.tracker_readers import tracker
+from transformers.integrations import integration_utils
+
+from ratioscope_integrations.trainers import trl_reading
+from ratioscope_integrations.trainers.trl import RatioscopeCallback
+
+MEAN = "sampling/raw_importance_sampling_ratio/mean"
+
+
+def main(name: str, folder: Path) -> None:
+    """Trains two steps."""
+    trl_reading.names = lambda: [name]  # also where the package's metadata does not know it yet
+    assert name in integration_utils.INTEGRATION_TO_CALLBACK
+    trainer: Any = make_trainer(folder / "out", report_to=[name], run_name="conformance")
+    trainer.add_callback(RatioscopeCallback(trainer, report_to=[tracker(name)()]))
+    trainer.train()
+    print(json.dumps([row[MEAN] for row in trainer.state.log_history if MEAN in row]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
