@@ -58,7 +58,9 @@ def with_task(make: Any) -> Any:
 
     if (last := Task.current_task()) is not None:
         last.close()
-    Task.init("ratioscope", "conformance", reuse_last_task_id=False, auto_connect_frameworks=False, output_uri=False)
+    quiet = {"auto_connect_frameworks": False, "auto_connect_streams": False, "auto_resource_monitoring": False}
+    task = Task.init("ratioscope", "conformance", reuse_last_task_id=False, output_uri=False, **quiet)
+    task.get_logger().set_flush_period(1.0)  # its end waits for the period
     return make()
 
 

@@ -2,7 +2,7 @@
 
     python tests/layers/tracker_training.py TRACKER FOLDER
 
-Prints the mean ratios of the trainer's log.
+Writes the mean ratios of the trainer's log to ``logged.json`` in the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def main(name: str, folder: Path) -> None:
     trainer: Any = make_trainer(folder / "out", report_to=[name], run_name="conformance")
     trainer.add_callback(RatioscopeCallback(trainer, report_to=[tracker(name)()]))
     trainer.train()
-    print(json.dumps([row[MEAN] for row in trainer.state.log_history if MEAN in row]))
+    logged = [row[MEAN] for row in trainer.state.log_history if MEAN in row]
+    (folder / "logged.json").write_text(json.dumps(logged))
 
 
 if __name__ == "__main__":

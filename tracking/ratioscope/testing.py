@@ -201,14 +201,14 @@ def _one_line(tracker: Tracker) -> None:
 
 
 def _record(
-    tracker: Tracker | None, folder: Path, *, steps: Iterable[int], evaluation: int | None = None, spoilt: bool = False
+    tracker: Tracker, folder: Path, *, steps: Iterable[int], evaluation: int | None = None, spoilt: bool = False
 ) -> list[Row]:
     """Records windows as a training does, and returns the rows that trackers receive."""
     import torch
 
-    memory = rs.MemoryTracker()
+    memory: Any = rs.MemoryTracker()
     recorder = rs.Recorder(
-        report_to=[memory, *([] if tracker is None else [tracker])],
+        report_to=[memory, tracker],
         correction=rs.Correction("token", "truncate", upper=1.2),
         config={"api_key": SECRET},
         output_dir=folder,
@@ -228,20 +228,22 @@ def _record(
     recorder.close()
     failed = {kind: count for kind, count in recorder.incidents.counts.items() if "failed" in kind or ":" in kind}
     _require(not failed, f"the recorder met failures: {failed}")
-    return memory.rows
+    rows: list[Row] = memory.rows
+    return rows
 
 
 def _rows(steps: tuple[int, ...]) -> list[Row]:
     """Rows with a time of their own, without a journal."""
     import torch
 
-    memory = rs.MemoryTracker()
+    memory: Any = rs.MemoryTracker()
     with rs.Recorder(report_to=[memory], correction=rs.Correction("token", "truncate", upper=1.2)) as recorder:
         for step in steps:
             logps = -torch.rand(4, 8, generator=torch.Generator().manual_seed(step)) - 0.1
             recorder.observe(logps, logps - 0.01 * step, torch.ones(4, 8, dtype=torch.bool))
             recorder.flush(step=step)
-    return memory.rows
+    rows: list[Row] = memory.rows
+    return rows
 
 
 def _drive(tracker: Tracker, folder: Path, rows: Iterable[Row]) -> Tracker:

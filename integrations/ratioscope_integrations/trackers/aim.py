@@ -4,6 +4,9 @@ Aim keeps runs in a repository, a folder or a server, and has no run that is liv
 the ``experiment`` of an ``AimCallback`` to write to that.
 """
 
+# The client is in a layer of the tests, not in the environment:
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os

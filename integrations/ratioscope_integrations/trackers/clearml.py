@@ -4,6 +4,9 @@ ClearML opens and closes a task on the main thread, where both may wait for its 
 training is never held up by one.
 """
 
+# The client is in a layer of the tests, not in the environment:
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json

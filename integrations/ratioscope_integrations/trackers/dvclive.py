@@ -1,5 +1,8 @@
 """DVCLive: scalars, the config, and a bar chart of the newest window's histogram. Requires ``dvclive``."""
 
+# The client is in a layer of the tests, not in the environment:
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import logging

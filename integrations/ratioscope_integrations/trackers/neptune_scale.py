@@ -4,6 +4,9 @@ Transformers' own reporter is of Neptune's older client, whose runs this one can
 ``NeptuneScaleTracker`` a run of ``neptune_scale`` to write to that.
 """
 
+# The client is in a layer of the tests, not in the environment:
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os

@@ -3,6 +3,9 @@
 Requires ``swanlab``.
 """
 
+# The client is in a layer of the tests, not in the environment:
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os
