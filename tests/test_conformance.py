@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +216,17 @@ def test_all_faults_are_told_together(tmp_path: Path) -> None:
 
     with pytest.raises(AssertionError, match=r"(?s)check_receives: FileNotFoundError.*check_names: FileNotFoundError"):
         testing.check_tracker(Store, broken, tmp_path)
+
+
+def test_every_entry_point_names_its_tracker() -> None:
+    """A name in `report_to` is the tracker's own, and pip knows an extra of that name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name, place in project["entry-points"]["ratioscope.trackers"].items():
+        module, _, attribute = place.partition(":")
+        tracker = getattr(importlib.import_module(module), attribute)()
+        assert isinstance(tracker, rs.Tracker)
+        assert tracker.name == name
+        assert name.replace("_", "-") in project["optional-dependencies"]
 
 
 @pytest.mark.trackers

@@ -2,7 +2,8 @@
 
     python tests/layers/tracker_readers.py TRACKER FOLDER
 
-makes all checks of one tracker, in a process of its own because clients keep state in theirs.
+makes all checks of one tracker, in a process of its own because clients keep state in theirs; with a check's name after
+the folder that one alone, in a ClearML task.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from ratioscope.testing import Received, check_tracker
+from ratioscope.testing import CHECKS, Received, check_tracker
 
 
 class Series:
@@ -41,26 +42,24 @@ def comet_ml(folder: Path) -> Received:
             if "metric" in payload:
                 metric = payload["metric"]
                 found.scalars[metric["metricName"]].append((metric["step"], metric["metricValue"]))
-            elif payload.get("upload_type") == "histogram3d" or "file_path" in payload:
+            elif payload.get("upload_type") == "histogram3d":
                 body = json.loads(archive.read(Path(payload["file_path"]).name))
-                if payload["upload_type"] == "histogram3d":
-                    counts = [float(count) for _, count in body["index_values"]]
-                    step = payload["additional_params"]["step"]
-                    found.histograms[payload["additional_params"]["fileName"]].append((step, counts))
-                else:
-                    found.config = body
+                counts = [float(count) for _, count in body["index_values"]]
+                step = payload["additional_params"]["step"]
+                found.histograms[payload["additional_params"]["fileName"]].append((step, counts))
+            elif payload.get("additional_params", {}).get("fileName") == "ratioscope/config.json":
+                found.config = json.loads(archive.read(Path(payload["file_path"]).name))
     return found.received(regrouped=True)
 
 
 def with_task(make: Any) -> Any:
-    """A tracker in a new task; ClearML has one at a time, which is the user's."""
+    """A tracker in the process's only task, which is the user's."""
     from clearml import Task
 
-    if (last := Task.current_task()) is not None:
-        last.close()
-    quiet = {"auto_connect_frameworks": False, "auto_connect_streams": False, "auto_resource_monitoring": False}
-    task = Task.init("ratioscope", "conformance", reuse_last_task_id=False, output_uri=False, **quiet)
-    task.get_logger().set_flush_period(1.0)  # its end waits for the period
+    if Task.current_task() is None:
+        quiet = {"auto_connect_frameworks": False, "auto_connect_streams": False, "auto_resource_monitoring": False}
+        task = Task.init("ratioscope", "conformance", reuse_last_task_id=False, output_uri=False, **quiet)
+        task.get_logger().set_flush_period(1.0)  # its end waits for the period
     return make()
 
 
@@ -188,6 +187,9 @@ def tracker(name: str) -> Any:
 READERS = {each.__name__: each for each in (comet_ml, clearml, aim, neptune_scale, swanlab, dvclive)}
 
 if __name__ == "__main__":
-    make = tracker(sys.argv[1])
-    fresh = (lambda: with_task(make)) if sys.argv[1] == "clearml" else make
-    check_tracker(fresh, READERS[sys.argv[1]], Path(sys.argv[2]))
+    made = tracker(sys.argv[1])
+    if len(sys.argv) == 3:
+        check_tracker(made, READERS[sys.argv[1]], Path(sys.argv[2]))
+    else:
+        (check,) = (each for each in CHECKS if each.__name__ == sys.argv[3])
+        check(lambda: with_task(made), READERS[sys.argv[1]], Path(sys.argv[2]))

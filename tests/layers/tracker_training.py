@@ -26,6 +26,10 @@ def main(name: str, folder: Path) -> None:
     """Trains two steps."""
     trl_reading.names = lambda: [name]  # also where the package's metadata does not know it yet
     assert name in integration_utils.INTEGRATION_TO_CALLBACK
+    if name == "swanlab":  # its reporter asks for a live run, which from SwanLab 0.8 on raises where there is none
+        import swanlab
+
+        swanlab.init(project="ratioscope")
     trainer: Any = make_trainer(folder / "out", report_to=[name], run_name="conformance")
     trainer.add_callback(RatioscopeCallback(trainer, report_to=[tracker(name)()]))
     trainer.train()
