@@ -6,6 +6,7 @@ Requires ``tensorboard``. A second writer in the trainer's folder would show as 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from pathlib import Path
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from ratioscope.event import Event
     from ratioscope.histogram import Bins
     from ratioscope.trackers.base import Row, RunContext
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+"""A larger scalar would arrive as infinity."""
+
+_logger = logging.getLogger("ratioscope")
 
 
 _MARKUP = frozenset("&<>|`*_[]()!#\\~")
@@ -40,6 +46,7 @@ class TensorBoardTracker:
         self._ours_to_close = False
         self._place = "no run yet"
         self._worst = WorstTables()
+        self._said = False
 
     def open(self, run: RunContext) -> bool:
         """Takes the trainer's writer or another framework's, or opens one under ``output_dir`` (``runs`` without one).
@@ -67,7 +74,11 @@ class TensorBoardTracker:
         if writer is None:
             return
         for key, value in {**row.scalars, **grouped(row.logs)}.items():
-            writer.add_scalar(key, value, row.step, walltime=row.time)
+            if abs(value) <= _FLOAT32_MAX:
+                writer.add_scalar(key, value, row.step, walltime=row.time)
+            elif not self._said:
+                self._said = True
+                _logger.warning("TensorBoard holds float32: %s=%g of step %d is left out", key, value, row.step)
         for key, bins in row.histograms.items():
             if bins.total:
                 writer.add_histogram_raw(key, **_raw_histogram(bins), global_step=row.step, walltime=row.time)

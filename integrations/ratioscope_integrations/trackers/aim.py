@@ -1,0 +1,90 @@
+"""Aim: scalars, native distributions and the config. Requires ``aim``.
+
+Aim keeps runs in a repository, a folder or a server, and has no run that is live in the process: give ``AimTracker``
+the ``experiment`` of an ``AimCallback`` to write to that.
+"""
+
+# The client is in a layer of the tests, not in the environment:
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ratioscope.trackers.base import prefix_of
+from ratioscope_integrations.trackers.clients import ClientTracker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratioscope.trackers.base import Row, RunContext
+
+
+class AimTracker(ClientTracker):
+    """Writes to an Aim run. A split is the context ``subset``, as Aim's own callback has it, and no prefix."""
+
+    name: ClassVar[str] = "aim"
+    package: ClassVar[str] = "aim"
+
+    @property
+    def buffers(self) -> bool:
+        """Never: a row is in the repository when it was written."""
+        return False
+
+    def _new_identity(self) -> dict[str, str]:
+        return {}  # Aim chooses the hash
+
+    def _start(self, context: RunContext, identity: Mapping[str, str]) -> Any:
+        """Opens a run in ``AIM_REPO``, else in ``output_dir``, else in the working directory."""
+        import aim
+
+        repo = os.environ.get("AIM_REPO") or identity.get("repo")
+        if not repo and context.output_dir is not None:
+            context.output_dir.mkdir(parents=True, exist_ok=True)
+            repo = str(context.output_dir.resolve())
+        if not repo or "://" not in repo:
+            repo = repo or str(os.getcwd())
+            if not aim.Repo.exists(repo):
+                aim.Repo.from_path(repo, init=True)
+        run = aim.Run(
+            run_hash=identity.get("run_id"),
+            repo=repo,
+            experiment=None if identity else "ratioscope",
+            system_tracking_interval=None,
+            log_system_params=False,
+            capture_terminal_logs=False,
+        )
+        if context.run_name is not None:
+            run.name = context.run_name
+        return run
+
+    def _identify(self, run: Any) -> dict[str, str]:
+        return {"run_id": run.hash, "repo": _repo(run)}
+
+    def _where(self, run: Any) -> str:
+        return f"aim up --repo {_repo(run)}   (run {run.hash})"
+
+    def _configure(self, run: Any, config: Mapping[str, Any]) -> None:
+        run["ratioscope"] = dict(config)
+
+    def _send(self, run: Any, row: Row) -> None:
+        import aim
+
+        prefix, context = prefix_of(row.split), {"subset": row.split}
+        for key, value in row.scalars.items():
+            run.track(value, name=key.removeprefix(prefix), step=row.step, context=context)
+        for key, value in row.logs.items():
+            run.track(value, name=key.removeprefix("eval_"), step=row.step, context=context)
+        for key, bins in row.histograms.items():
+            ends = (float(bins.edges[0]), float(bins.edges[-1]))
+            shown = aim.Distribution(hist=bins.counts, bin_range=ends)
+            run.track(shown, name=key.removeprefix(prefix), step=row.step, context=context)
+
+    def _end(self, run: Any, patience: float) -> None:
+        run.close()
+
+
+def _repo(run: Any) -> str:
+    path = str(run.repo.path)
+    return path.removesuffix("/.aim")

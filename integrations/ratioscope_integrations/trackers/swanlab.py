@@ -1,0 +1,86 @@
+"""SwanLab: scalars, the config, and bar charts in place of the histogram type that it does not have.
+
+Requires ``swanlab``.
+"""
+
+# The client is in a layer of the tests, not in the environment:
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ratioscope.trackers.base import grouped
+from ratioscope_integrations.trackers.clients import ClientTracker
+from ratioscope_integrations.trackers.mlflow_config import clean_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratioscope.histogram import Bins
+    from ratioscope.trackers.base import Row, RunContext
+
+
+class SwanLabTracker(ClientTracker):
+    """Writes to a SwanLab run."""
+
+    name: ClassVar[str] = "swanlab"
+    package: ClassVar[str] = "swanlab"
+
+    def _live(self, reporter: object | None) -> Any:
+        """The live run; transformers' reporter uses the same one."""
+        import swanlab
+
+        if reporter is not None and not getattr(reporter, "_initialized", False):
+            return None
+        with suppress(RuntimeError):  # from 0.8 on where there is none
+            return swanlab.get_run()
+        return None
+
+    def _new_identity(self) -> dict[str, str]:
+        return {"run_id": secrets.token_hex(11)[:21]}
+
+    def _start(self, context: RunContext, identity: Mapping[str, str]) -> Any:
+        import swanlab
+
+        own = None if context.output_dir is None else str(context.output_dir / "swanlog")
+        return swanlab.init(
+            project=os.environ.get("SWANLAB_PROJECT") or "ratioscope",
+            experiment_name=context.run_name,
+            logdir=os.environ.get("SWANLAB_LOG_DIR") or own,
+            mode=os.environ.get("SWANLAB_MODE") or ("cloud" if os.environ.get("SWANLAB_API_KEY") else "offline"),
+            id=identity["run_id"],
+            resume="allow",
+        )
+
+    def _identify(self, run: Any) -> dict[str, str]:
+        return {"run_id": run.id}
+
+    def _where(self, run: Any) -> str:
+        with suppress(ValueError):  # of a run that is not online
+            return str(run.url)
+        return f"{run.dir}   ({run.mode}; to upload: swanlab sync {run.dir})"
+
+    def _configure(self, run: Any, config: Mapping[str, Any]) -> None:
+        run.config.update({"ratioscope": dict(config)})
+
+    def _send(self, run: Any, row: Row) -> None:
+        data: dict[str, Any] = {clean_name(key): value for key, value in {**row.scalars, **grouped(row.logs)}.items()}
+        data |= {key: _bars(bins) for key, bins in row.histograms.items()}
+        run.log(data, step=row.step)
+
+    def _end(self, run: Any, patience: float) -> None:
+        run.finish()
+
+
+def _bars(bins: Bins) -> Any:
+    import swanlab
+
+    middles = (bins.edges[:-1] + bins.edges[1:]) / 2
+    bar = swanlab.echarts.Bar()
+    bar.add_xaxis([f"{middle:.4g}" for middle in middles])
+    bar.add_yaxis("count", bins.counts.tolist(), category_gap=0)
+    return bar

@@ -1,0 +1,104 @@
+"""Further trackers with their real clients, offline: what was received is read back from what the client wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.layers.tracker_readers import READERS, tracker
+
+from ratioscope import testing
+
+ROOT = Path(__file__).resolve().parents[2]
+MEAN = "sampling/raw_importance_sampling_ratio/mean"
+TOKENS = "ratioscope/hist/token_log_ratio"
+
+pytestmark = [pytest.mark.slow, pytest.mark.trackers]
+
+
+def run(script: str, name: str, folder: Path, *more: str) -> None:
+    """One of the scripts beside this one, with every client offline and at home in the folder."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "layers" / script), name, str(folder), *more],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            "HOME": str(folder),
+            "CLEARML_CACHE_DIR": str(folder),
+            "CLEARML_LOG_MODEL": "FALSE",
+            "CLEARML_OFFLINE_MODE": "1",
+            "COMET_OFFLINE_DIRECTORY": str(folder / "comet"),
+            "COMET_START_ONLINE": "0",
+            "NEPTUNE_MODE": "offline",
+            "NEPTUNE_PROJECT": "workspace/project",
+            "SWANLAB_LOG_DIR": "" if script.startswith("tracker_readers") else str(folder / "swanlog"),
+            "SWANLAB_MODE": "offline",
+        },
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "said once" not in done.stderr, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"clearml"}))
+def test_conforms(name: str, tmp_path: Path) -> None:
+    """The conformance kit passes."""
+    run("tracker_readers.py", name, tmp_path)
+
+
+@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: str(check.__name__))
+def test_clearml_conforms(check: testing.Check, tmp_path: Path) -> None:
+    """The same for ClearML, which has one task a process."""
+    run("tracker_readers.py", "clearml", tmp_path, check.__name__)
+
+
+@pytest.mark.trl
+@pytest.mark.parametrize("name", ["clearml", "comet_ml", "dvclive", "swanlab"])
+def test_the_trainers_run_is_shared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the trainer reports itself there is one run, with the headline once, from it, and the rest from us."""
+    monkeypatch.setenv("CLEARML_CACHE_DIR", str(tmp_path))
+    run("tracker_training.py", name, tmp_path)
+    logged = json.loads((tmp_path / "logged.json").read_text())
+    received = READERS[name](tmp_path)
+    assert len(logged) == 2
+    means = {key: [value for _, value in points] for key, points in received.scalars.items() if key.endswith(MEAN)}
+    ((key, values),) = means.items()
+    assert key == (MEAN if name == "dvclive" else f"train/{MEAN}")
+    assert values == pytest.approx(logged)
+    assert len(received.scalars["ratioscope/counts/tokens"]) == 2
+    assert received.config is not None
+    assert received.config["correction"]["upper"] == 1.2
+    if name != "dvclive":
+        assert received.histograms is not None
+        assert [step for step, _ in received.histograms[TOKENS]] == [1, 2]
+
+
+def test_importing_a_tracker_loads_no_client() -> None:
+    """The modules import without their clients."""
+    code = f"""
+import sys
+from tests.layers.tracker_readers import tracker
+tracker("aim")
+sys.exit(bool({set(READERS)!r} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    assert done.returncode == 0
+
+
+def test_dvclive_says_what_it_cannot_show(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """DVCLive keeps one histogram of a name, and that is said."""
+    from ratioscope.trackers.base import RunContext
+
+    made = tracker("dvclive")()
+    made.open(RunContext(output_dir=tmp_path))
+    made.connect()
+    made.close()
+    assert "newest window alone" in caplog.text
