@@ -21,7 +21,7 @@ from tests.layers.fake_llm import FakeLLM
 if TYPE_CHECKING:
     from pathlib import Path
 
-# An old TRL imports trackio if it is there, and the one that lies below needs a newer huggingface_hub than this layer's.
+# An old TRL imports trackio where it is, and the one that lies below needs a newer huggingface_hub than there is here.
 integration_utils.is_trackio_available = lambda: False
 from trl.trainer import grpo_trainer  # noqa: E402
 
