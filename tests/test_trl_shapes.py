@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import queue
 import sys
 from types import ModuleType, SimpleNamespace
@@ -19,6 +20,7 @@ from trl.trainer import grpo_trainer
 import ratioscope as rs
 from ratioscope_integrations.trainers import trl_enable
 from ratioscope_integrations.trainers.trl import RatioscopeCallback
+from ratioscope_integrations.trainers.trl_shapes import InLoss, Sides
 from tests.fake_engine import EOS, VOCABULARY, FakeEngine, make_model, make_trainer
 
 if TYPE_CHECKING:
@@ -297,6 +299,35 @@ def rollouts(model: Any) -> MagicMock:
             )
         )
     return worker
+
+
+def test_padded_rows_whose_model_returns_log_probabilities() -> None:
+    """Rows of prompt and completion, as AsyncGRPO had them before it packed, are read without the columns that pad."""
+
+    class Model(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"log_probs": torch.full((2, input_ids.shape[1] - 1), -0.5), "entropy": torch.zeros(2, 3)}
+
+    trainer = SimpleNamespace(compute_loss=lambda model, inputs: model(inputs["input_ids"][:, :5])["log_probs"].sum())
+    seen: list[Sides | None] = []
+    recorder = rs.Recorder(report_to="none")
+    loss = InLoss(trainer, lambda sides, _: seen.append(sides), split=lambda: "train", incidents=recorder.incidents)
+    loss.expect(math.inf, "train")
+    mask = torch.tensor([[0, 0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0, 0]])
+    inputs = {
+        "input_ids": torch.arange(14).view(2, 7),
+        "completion_mask": mask,
+        "old_log_probs": -torch.arange(14.0).view(2, 7),
+        "advantages": torch.tensor([1.0, -1.0]),
+    }
+    trainer.compute_loss(Model(), inputs)
+    (sides,) = seen
+    assert sides is not None
+    assert (sides.policy, sides.train.shape) == ("current", (2, 4))
+    assert sides.rollout.tolist() == [[-1, -2, -3, -4], [-8, -9, -10, -11]]
+    assert torch.equal(sides.mask, mask[:, 1:5])
+    assert sides.token_ids is not None
+    assert sides.token_ids.tolist() == [[1, 2, 3, 4], [8, 9, 10, 11]]
 
 
 def varlen_attention(

@@ -260,3 +260,5 @@ class RatioscopeCallback(TrainerCallback):
         )
         if sides.policy == "old":
             self._noise.observe(sides.train, sides.mask)
+        elif self._noise.every:
+            self._noise.give_up("the trainer scores in its loss alone")
