@@ -109,6 +109,6 @@ def not_applied(trainer: Any, sides: Sides) -> str | None:
             return f"{text}, with the rollout's staleness in it, and is observed only"
         return "the trainer applies no vLLM correction: raw ratios are observed, not applied"
     if loss_reads_the_ratio(type(trainer)) is False:
-        text = f"the loss of {type(trainer).__name__} reads no importance ratio"
-        return f"{text}: the correction is computed, not applied"
+        kind = type(trainer).__name__
+        return f"the loss of {kind} reads no importance ratio: the correction is computed, not applied"
     return None

@@ -87,7 +87,6 @@ def rows_left_to_the_loss(batch: Mapping[str, Any]) -> int:
     return len(rollout) if rollout is not None and batch.get("old_per_token_logps") is None else 0
 
 
-@functools.cache
 def loss_reads_the_ratio(kind: type) -> bool | None:
     """Whether the loss of a class of trainers names the ratio, or what it is made of; None if that cannot be told.
 
@@ -181,7 +180,8 @@ class InLoss:
         self._looks = True
         hook: Any = None
         with self._incidents.guard(_WHAT):
-            hook = model.register_forward_hook(lambda module, given, output: self._keep(_log_probs(output)))
+            if inputs.get(_ROLLOUT[0]) is None:  # no batch of GRPO's: the model itself may return what it scored
+                hook = model.register_forward_hook(lambda module, given, output: self._keep(_log_probs(output)))
         try:
             loss = original(model, inputs, *args, **kwargs)
             with self._incidents.guard(_WHAT):
