@@ -170,6 +170,25 @@ def test_a_loss_of_unknown_shape_is_told_once(
     assert logged(trainer) == []
 
 
+def test_a_queue_without_rollout_log_probabilities_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trainer that takes rollouts from a queue and has no ratio to compute, as in distillation, gives one message."""
+    args = SimpleNamespace(report_to=[], output_dir=str(tmp_path))
+    model = torch.nn.Linear(1, 1)
+    trainer: Any = SimpleNamespace(
+        rollout_queue=None, args=args, model=model, callback_handler=SimpleNamespace(callbacks=[])
+    )
+    trainer.compute_loss = lambda model, inputs: model(inputs["x"]).sum()
+    trainer.evaluation_loop = trainer.log = trainer.train = lambda: None
+    with caplog.at_level(logging.WARNING, logger="ratioscope"):
+        RatioscopeCallback(trainer, report_to=[rs.MemoryTracker()])
+        for _ in range(2):
+            trainer.compute_loss(model, {"x": torch.ones(1, 1)})
+    (said,) = [text for text in caplog.messages if "said once" in text]
+    assert "SimpleNamespace computes no vLLM importance ratio; there is nothing to record" in said
+
+
 def test_gmpo_computes_and_does_not_apply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,7 +330,7 @@ def test_padded_rows_whose_model_returns_log_probabilities() -> None:
     trainer = SimpleNamespace(compute_loss=lambda model, inputs: model(inputs["input_ids"][:, :5])["log_probs"].sum())
     seen: list[Sides | None] = []
     recorder = rs.Recorder(report_to="none")
-    loss = InLoss(trainer, lambda sides, _: seen.append(sides), split=lambda: "train", incidents=recorder.incidents)
+    loss = InLoss(trainer, lambda sides, *_: seen.append(sides), split=lambda: "train", incidents=recorder.incidents)
     loss.expect(math.inf, "train")
     mask = torch.tensor([[0, 0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0, 0]])
     inputs = {

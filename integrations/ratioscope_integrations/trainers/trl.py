@@ -177,9 +177,9 @@ class RatioscopeCallback(TrainerCallback):
             self._open(sides)
         return batch
 
-    def _saw_in_loss(self, sides: shapes.Sides | None, split: str) -> None:
+    def _saw_in_loss(self, sides: shapes.Sides | None, split: str, inputs: Mapping[str, Any]) -> None:
         with self.recorder.incidents.guard("observing a batch"):
-            self._record(sides, split, None)
+            self._record(sides, split, lambda: reading.why_not_in_loss(self._trainer, inputs))
         self._open(sides)
 
     def _open(self, sides: shapes.Sides | None) -> None:
@@ -239,12 +239,12 @@ class RatioscopeCallback(TrainerCallback):
         if left:
             return None
         sides = shapes.of_batch(batch)
-        self._record(sides, split, batch)
+        self._record(sides, split, lambda: reading.why_absent(self._trainer, batch))
         return sides
 
-    def _record(self, sides: shapes.Sides | None, split: str, batch: Mapping[str, Any] | None) -> None:
+    def _record(self, sides: shapes.Sides | None, split: str, why_absent: Callable[[], str]) -> None:
         if sides is None:
-            self._say("no ratio", reading.why_absent(self._trainer, batch))
+            self._say("no ratio", why_absent())
             return
         if (said := reading.not_applied(self._trainer, sides)) is not None:
             self._say("no correction", said)

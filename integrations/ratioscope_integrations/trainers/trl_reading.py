@@ -11,7 +11,7 @@ from ratioscope import metrics
 from ratioscope.correction import Correction
 from ratioscope.trackers.registry import names
 from ratioscope_integrations.trainers.trl_config import trl_sections
-from ratioscope_integrations.trainers.trl_shapes import SCORING, Sides, loss_reads_the_ratio
+from ratioscope_integrations.trainers.trl_shapes import ROLLOUT, SCORING, Sides, loss_reads_the_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,13 +82,19 @@ def relayed(trainer: Any) -> dict[str, Any]:
     return row
 
 
-def why_absent(trainer: Any, batch: Mapping[str, Any] | None) -> str:
-    """One clear message for a batch without a ratio; None stands for a micro-batch of the loss."""
+def why_not_in_loss(trainer: Any, inputs: Mapping[str, Any]) -> str:
+    """One clear message for a loss that does not show both sides of a ratio."""
+    kind = type(trainer).__name__
+    if all(inputs.get(name) is None for name in ROLLOUT):
+        return f"{kind} computes no vLLM importance ratio; there is nothing to record"
+    text = f"raw ratio unavailable: the loss of {kind} is of no shape known here; expected log-probabilities as"
+    text += f" {SCORING[0]} or as log_probs of the model's output, of the shape of the rollout's."
+    return f"{text} Please report it with the trainer's version"
+
+
+def why_absent(trainer: Any, batch: Mapping[str, Any]) -> str:
+    """One clear message for a generated batch without a ratio."""
     args, kind = trainer.args, type(trainer).__name__
-    if batch is None:
-        text = f"raw ratio unavailable: the loss of {kind} is of no shape known here; expected log-probabilities of the"
-        text += f" rollout in its inputs, and a scoring by {SCORING[0]} or a model that returns log_probs."
-        return f"{text} Please report it with the trainer's version"
     if not hasattr(args, "vllm_importance_sampling_correction"):
         return f"{kind} computes no vLLM importance ratio; there is nothing to record"
     if not getattr(args, "use_vllm", False):

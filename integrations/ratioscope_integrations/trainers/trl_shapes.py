@@ -29,7 +29,9 @@ QUEUE = "rollout_queue"
 
 SCORING = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 _WHAT = "reading a loss"
-_ROLLOUT = ("sampling_per_token_logps", "old_log_probs")
+ROLLOUT = ("sampling_per_token_logps", "old_log_probs")
+"""Names of the rollout's log-probabilities: in a generated batch, and where rollouts come from a queue."""
+
 _RATIO_NAMES = {"importance_sampling_ratio", "sampling_per_token_logps"}
 
 
@@ -66,7 +68,7 @@ def of_batch(batch: Mapping[str, Any], train: torch.Tensor | None = None, *, pol
         train: the trainer's log-probabilities, if they come from elsewhere.
         policy: whose they are.
     """
-    train, rollout = batch.get("old_per_token_logps") if train is None else train, batch.get(_ROLLOUT[0])
+    train, rollout = batch.get("old_per_token_logps") if train is None else train, batch.get(ROLLOUT[0])
     if train is None or rollout is None:
         return None
     mask, tool_mask, advantages = batch["completion_mask"], batch.get("tool_mask"), batch.get("advantages")
@@ -83,7 +85,7 @@ def of_batch(batch: Mapping[str, Any], train: torch.Tensor | None = None, *, pol
 
 def rows_left_to_the_loss(batch: Mapping[str, Any]) -> int:
     """How many rows of a generated batch have the rollout's side alone: the trainer's can only come from the loss."""
-    rollout = batch.get(_ROLLOUT[0])
+    rollout = batch.get(ROLLOUT[0])
     return len(rollout) if rollout is not None and batch.get("old_per_token_logps") is None else 0
 
 
@@ -122,8 +124,8 @@ class InLoss:
 
     Args:
         trainer: whose ``compute_loss`` and scoring are wrapped, once they are needed.
-        seen: called after each micro-batch that is looked at, with both sides, or None if they were not there, and
-            with its split.
+        seen: called after each micro-batch that is looked at, with both sides, or None if they were not there, with
+            its split, and with the loss's inputs.
         split: tells the split of what the trainer is at.
         incidents: where what fails is counted.
     """
@@ -131,7 +133,7 @@ class InLoss:
     def __init__(
         self,
         trainer: Any,
-        seen: Callable[[Sides | None, str], None],
+        seen: Callable[[Sides | None, str, Mapping[str, Any]], None],
         *,
         split: Callable[[], str],
         incidents: Incidents,
@@ -180,7 +182,7 @@ class InLoss:
         self._looks = True
         hook: Any = None
         with self._incidents.guard(_WHAT):
-            if inputs.get(_ROLLOUT[0]) is None:  # no batch of GRPO's: the model itself may return what it scored
+            if inputs.get(ROLLOUT[0]) is None:  # no batch of GRPO's: the model itself may return what it scored
                 hook = model.register_forward_hook(lambda module, given, output: self._keep(_log_probs(output)))
         try:
             loss = original(model, inputs, *args, **kwargs)
@@ -198,13 +200,13 @@ class InLoss:
             self._scored.append(scored.detach())
 
     def _look(self, inputs: Mapping[str, Any], split: str) -> None:
-        rollout = next((inputs[name] for name in _ROLLOUT if isinstance(inputs.get(name), torch.Tensor)), None)
-        if rollout is None:
-            self._seen(None, split)
-            return
-        self._rows[split] -= len(rollout)
-        found = (_of_loss(inputs, rollout, scored) for scored in self._scored)
-        self._seen(next((sides for sides in found if sides is not None), None), split)
+        rollout = next((inputs[name] for name in ROLLOUT if isinstance(inputs.get(name), torch.Tensor)), None)
+        sides = None
+        if rollout is not None:
+            self._rows[split] -= len(rollout)
+            found = (_of_loss(inputs, rollout, scored) for scored in self._scored)
+            sides = next((each for each in found if each is not None), None)
+        self._seen(sides, split, inputs)
 
 
 def _log_probs(output: Any) -> Any:
@@ -213,7 +215,7 @@ def _log_probs(output: Any) -> Any:
 
 def _of_loss(inputs: Mapping[str, Any], rollout: torch.Tensor, scored: torch.Tensor) -> Sides | None:
     """Both sides of a micro-batch, if what was scored is of a shape that is known."""
-    if inputs.get(_ROLLOUT[0]) is not None:
+    if inputs.get(ROLLOUT[0]) is not None:
         return of_batch(inputs, scored, policy="current") if scored.shape == rollout.shape else None
     if {"token_index", "segment_id", "advantages", "shift_labels"} <= inputs.keys():
         return _of_row(inputs, scored) if len(rollout) == 1 else None
