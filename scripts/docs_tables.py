@@ -1,4 +1,4 @@
-"""Writes the metric tables of the README and of the reference from the catalogue and the table of others' names.
+"""Writes the tables of the README and of the reference from the catalogue, the presets and the table of others' names.
 
 python scripts/docs_tables.py            writes them
 python scripts/docs_tables.py --check    changes nothing; exits with 1 if a table is out of date
@@ -7,6 +7,7 @@ python scripts/docs_tables.py --check    changes nothing; exits with 1 if a tabl
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -36,10 +37,16 @@ def names_table() -> str:
     return table(("logged by", "its key", "ours", "the definitions"), rows)
 
 
+def presets_page() -> str:
+    """Everything of the presets' page that follows from the source."""
+    return str(runpy.run_path(str(Path(__file__).with_name("preset_tables.py")))["page"]())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "README.md": headline_table,
     "docs/reference/metrics.md": full_table,
     "docs/reference/names-from-elsewhere.md": names_table,
+    "docs/reference/presets.md": presets_page,
 }
 """Which table stands on which page."""
 

@@ -224,6 +224,16 @@ def test_c35_a_reload_of_the_first_weights_is_a_jump() -> None:
     assert names(of(*drifting([0.010, 0.018, 0.015, 0.016]), config=config)) == []
 
 
+def test_weights_that_never_arrive_level_off() -> None:
+    """Growth that is over in the first third is no jump and not absurd tokens: the weights are old."""
+    # Measured: 60 steps of GRPO, an engine in bfloat16 that kept its first weights.
+    climb = [0.0659, 0.141, 0.224, 0.286, 0.326, 0.383, 0.446, 0.494, 0.475, 0.52, 0.567, 0.565, 0.58, 0.61, 0.653]
+    level = [0.711, 0.723, 0.79, 0.755, 0.82, 0.788, 0.83, 0.8, 0.89, 0.846, 0.9, 0.85, 0.91, 0.89, 0.92]
+    found = of(*drifting(climb + sorted(level)[:8] + level * 2))
+    assert [finding.name for finding in found.findings if finding.level != "info"] == ["stale_weights"]
+    assert names(of(*drifting([0.066, 0.071, 0.073, *[0.07, 0.075, 0.072] * 10]))) == []
+
+
 def test_c36_a_stale_prefix_cache_grows_with_every_update() -> None:
     """A mean d of -0.002 k at update k is weights that do not follow, and sequence ratios of 0.67, 0.14, 0.018."""
     # PrimeIntellect-ai/prime-rl#1650

@@ -49,6 +49,9 @@ def listing() -> Iterator[tuple[str, str]]:
             ("fraction", "positive_advantage", "negative_advantage"),
             ("truncated", "masked", "gradient_removed"),
         ),
+        ("modified", (), ("truncated_high", "truncated_low", "zeroed", "dropped", "vetoed", "clamped")),
+        *((f"stage/{stage}", ("modified",), ("low", "high", "rows_low", "rows_high")) for stage in range(1, 5)),
+        ("safety_clamp", (), ("tokens", "rows")),
         ("kl", (), ("k2", "reverse_k3")),
         ("chi2", (), LEVELS),
         ("outside", ("0.9_1.1",), ("0.5_2",)),
@@ -106,9 +109,9 @@ def test_every_statistic_says_what_it_is(metric: Metric) -> None:
 
 
 def test_sets_are_of_a_size_to_look_at() -> None:
-    """Trackers get 35 to 55 scalars by default, and the trainer's own log not more than 20."""
+    """Trackers get 35 to 55 scalars by default, one more a stage, and the trainer's own log not more than 20."""
     assert len(keys("headline")) <= 20
-    assert 35 <= len(keys("standard")) <= 55
+    assert 35 <= len([key for key in keys("standard") if "/stage/" not in key]) <= 55
     assert len(keys("full")) == len(rs.CATALOGUE)
     assert keys("headline") < keys("standard") < keys("full")
 

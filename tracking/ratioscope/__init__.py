@@ -12,7 +12,7 @@ from ratioscope._version import __version__
 
 if TYPE_CHECKING:
     from ratioscope.catalogue import CATALOGUE
-    from ratioscope.correction import Correction, correct
+    from ratioscope.correction import Correction
     from ratioscope.event import Event
     from ratioscope.histogram import Bins
     from ratioscope.journal_reader import JournalReader
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from ratioscope.reaction import FindingWarning
     from ratioscope.record import Record
     from ratioscope.recorder import Recorder
+    from ratioscope.stages import Stage
     from ratioscope.summary import RatioSummary, summarize
     from ratioscope.trackers.base import Row, RunContext, Tracker
     from ratioscope.trackers.memory import MemoryTracker
+    from ratioscope.weighing import Weighed, correct, weigh
     from ratioscope.worst import WorstRow, WorstToken
 
 __all__ = [
@@ -43,12 +45,15 @@ __all__ = [
     "Recorder",
     "Row",
     "RunContext",
+    "Stage",
     "Tracker",
+    "Weighed",
     "WorstRow",
     "WorstToken",
     "__version__",
     "correct",
     "summarize",
+    "weigh",
 ]
 
 _HOME = {
@@ -67,11 +72,14 @@ _HOME = {
     "Recorder": "recorder",
     "Row": "trackers.base",
     "RunContext": "trackers.base",
+    "Stage": "stages",
     "Tracker": "trackers.base",
+    "Weighed": "weighing",
     "WorstRow": "worst",
     "WorstToken": "worst",
-    "correct": "correction",
+    "correct": "weighing",
     "summarize": "summary",
+    "weigh": "weighing",
 }
 
 

@@ -29,7 +29,7 @@ def lag_sums(observation: Observation) -> tuple[dict[str, torch.Tensor], torch.T
     for side in LAG_SIDES:
         name, _, which = side.partition("/")
         values = both[name][:, place[which]]
-        sums[f"lag/{side}"] = torch.einsum("bt,bt->", values, weight)
+        sums[f"lag/{side}"] = torch.einsum("bt,bt->", values, weight) + 0.0  # never -0, as in exact.dot
         sums[f"lag/{side}^2"] = torch.einsum("bt,bt->", values.square(), weight)
     # A token that is not valid is 0 on both sides, so that its products need no weight.
     sums["lag/1"] = (both["train"][:, :-1] * both["rollout"][:, 1:]).sum()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from ratioscope import formulas
 from ratioscope.metrics import Detail, Formula, Metric
 from ratioscope.slots import DECILES, TURNS
+from ratioscope.stage_metrics import stage_metrics
 from ratioscope.view import QUANTILES, View
 
 PREFIX = "ratioscope/"
@@ -31,6 +32,10 @@ def _quantile(level: str | None, name: str) -> Formula:
     return lambda view: view.ratio_quantile(level or view.level, name)
 
 
+def _side(side: str) -> Formula:
+    return lambda view: formulas.modified_on(view, side)
+
+
 def _maximum(slot: str) -> Formula:
     return lambda view: view.slot_max(slot)
 
@@ -51,8 +56,7 @@ def _headline() -> Iterator[Metric]:
     yield Metric(f"{RAW}/max", f"largest {at}", "headline", _at(None, View.ratio_max))
     yield Metric(FRACTION, "fraction of those ratios outside [lower, upper]", "headline", formulas.modified)
     for side, bound in (("low", "below lower"), ("high", "above upper")):
-        formula = _fraction(f"modified/{side}", "corrected/n")
-        yield Metric(f"{PREFIX}modified/{side}", f"fraction of those ratios {bound}", "headline", formula)
+        yield Metric(f"{PREFIX}modified/{side}", f"fraction of those ratios {bound}", "headline", _side(side))
     for name in ("p01", "p50", "p99"):
         meaning = f"{QUANTILES[name]:g} quantile of the raw ratio at the level of the mode"
         yield Metric(f"{PREFIX}raw/{name}", meaning, "headline", _quantile(None, name))
@@ -127,12 +131,11 @@ def _rows() -> Iterator[Metric]:
 
 def _rule() -> Iterator[Metric]:
     at = "weight after the rule, zeros of masking included"
-    smallest = _corrected(lambda view: view.minimum("corrected"))
-    largest = _corrected(lambda view: view.maximum("corrected"))
+    smallest, mean, largest = (_corrected(getattr(formulas, f"corrected_{name}")) for name in ("min", "mean", "max"))
     yield Metric(f"{PREFIX}corrected/min", f"smallest {at}", "full", smallest)
-    yield Metric(f"{PREFIX}corrected/mean", f"mean {at}", "standard", _corrected(_mean("corrected/w", "corrected/n")))
+    yield Metric(f"{PREFIX}corrected/mean", f"mean {at}", "standard", mean)
     yield Metric(f"{PREFIX}corrected/max", f"largest {at}", "full", largest)
-    meaning = "fraction of raw ratios outside [lower, upper]"
+    meaning = "fraction of raw ratios outside [lower, upper]; under stages, of tokens that are not as they were"
     yield Metric(f"{PREFIX}modified/fraction", meaning, "standard", formulas.modified)
     for done, formula in (("truncated", formulas.truncated), ("masked", formulas.masked)):
         yield Metric(f"{PREFIX}modified/{done}", f"fraction of ratios that were {done}", "full", formula)
@@ -232,6 +235,7 @@ CATALOGUE: tuple[Metric, ...] = (
     *_level("sequence", "R_i", "D_i"),
     *_rows(),
     *_rule(),
+    *stage_metrics(),
     *_tokens(),
     *_places(),
     *_noise(),

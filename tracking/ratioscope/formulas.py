@@ -87,26 +87,62 @@ def weight_perplexity(view: View, level: str) -> float | None:
     return math.exp(math.log(total) - view.sums[f"{level}/wd"] / total) / n if n else None
 
 
+def _scaled(view: View, value: float | None) -> float | None:
+    """A weight as the rule normalises it, where it does: over its mean over the whole window, unless that is 0."""
+    normalizes = view.correction is not None and view.correction.batch_normalize
+    if value is None or not normalizes or not view.sums["normalizer/w"]:
+        return value
+    return value * view.counts["normalizer/n"] / view.sums["normalizer/w"]
+
+
+def corrected_min(view: View) -> float | None:
+    """Smallest weight after the rule."""
+    return _scaled(view, view.minimum("corrected"))
+
+
+def corrected_mean(view: View) -> float | None:
+    """Mean weight after the rule, over all that the loss divides by."""
+    return _scaled(view, view.mean("corrected/w", "corrected/n"))
+
+
+def corrected_max(view: View) -> float | None:
+    """Largest weight after the rule."""
+    return _scaled(view, view.maximum("corrected"))
+
+
 def modified(view: View) -> float | None:
-    """Fraction of raw ratios outside the bounds."""
-    n = view.counts["corrected/n"]
+    """Fraction of raw ratios outside the bounds; under stages, of tokens that are not as they were."""
+    n = _ratios(view)
     return (view.counts["modified/low"] + view.counts["modified/high"]) / n if n else None
 
 
+def modified_on(view: View, side: str) -> float | None:
+    """The part of it on one side, ``"low"`` or ``"high"``."""
+    n = _ratios(view)
+    return view.counts[f"modified/{side}"] / n if n else None
+
+
+def _ratios(view: View) -> int:
+    """Ratios that the rule was applied to, what it dropped included."""
+    return view.counts["corrected/n"] + view.counts["dropped/n"]
+
+
 def truncated(view: View) -> float | None:
-    """The modified fraction if the rule truncates, 0 if it masks."""
-    return _modified_by(view, "truncate")
+    """The modified fraction if the rule truncates, 0 if it masks; under stages, that of the tokens truncated."""
+    return _modified_by(view, "truncate", ("truncated_low", "truncated_high"))
 
 
 def masked(view: View) -> float | None:
-    """The modified fraction if the rule masks, 0 if it truncates."""
-    return _modified_by(view, "mask")
+    """The modified fraction if the rule masks, 0 if it truncates; under stages, of tokens zeroed, dropped or vetoed."""
+    return _modified_by(view, "mask", ("zeroed", "dropped", "vetoed"))
 
 
-def _modified_by(view: View, action: str) -> float | None:
+def _modified_by(view: View, action: str, classes: tuple[str, ...]) -> float | None:
     fraction = modified(view)
     if fraction is None or view.correction is None:
         return None
+    if view.correction.is_general:
+        return sum(view.counts[f"class/{name}"] for name in classes) / view.counts["token/n"]
     return fraction if view.correction.action == action else 0.0
 
 

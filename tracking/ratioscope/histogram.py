@@ -51,11 +51,12 @@ def bucket_index(values: torch.Tensor) -> torch.Tensor:
     """
     import torch  # slow to import, and reading a journal needs none of it
 
-    bits = values.abs().view(torch.int32)
+    bits = values.view(torch.int32)
     offset = (_EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS
-    magnitude = (bits >> (_MANTISSA_BITS - SUB_BUCKET_BITS)) - offset + 1
-    magnitude = magnitude.clamp(0, _PER_SIDE + 1).to(torch.int64)
-    return torch.where(values < 0, ZERO - magnitude, ZERO + magnitude)
+    magnitude = ((bits & 0x7FFFFFFF) >> (_MANTISSA_BITS - SUB_BUCKET_BITS)) - offset + 1
+    magnitude = magnitude.clamp(0, _PER_SIDE + 1)
+    sign = bits >> 31  # -1 for a negative value, whose magnitude is negated without a branch
+    return ((magnitude ^ sign) - sign + ZERO).to(torch.int64)
 
 
 def count(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

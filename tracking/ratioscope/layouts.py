@@ -92,15 +92,16 @@ class Packing:
             return values.new_zeros(rows.index.shape)
         return values[rows.index.clamp(max=len(values) - 1)].masked_fill(~rows.inside, 0)
 
-    def unpad(self, values: torch.Tensor, *, total: int) -> torch.Tensor:
-        """Padded values as ``(total,)``: the inverse of :meth:`pad`; 1 at positions outside of all rows.
+    def unpad(self, values: torch.Tensor, *, total: int, outside: float = 1.0) -> torch.Tensor:
+        """Padded values as ``(total,)``: the inverse of :meth:`pad`.
 
         Args:
             values: ``(B, T)``, or ``(B, 1)``, which every token of the row then gets.
             total: length of the packed vector.
+            outside: what stands outside of all rows.
         """
         rows = self.to(values.device)
-        packed = values.new_ones(total + 1)
+        packed = values.new_full((total + 1,), outside)
         index = torch.where(rows.inside, rows.index, total)
         return packed.scatter(0, index.flatten(), values.expand_as(index).flatten())[:total]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ratioscope import runconfig
 from ratioscope.accelerated import Host
 from ratioscope.collective import is_main_rank
-from ratioscope.correction import Correction, correct
+from ratioscope.correction import Correction
 from ratioscope.decoding import Decode, TokenTexts
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
@@ -25,6 +25,7 @@ from ratioscope.record import Record
 from ratioscope.summary import RatioSummary
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.registry import ReportTo, resolve
+from ratioscope.weighing import correct
 from ratioscope.windows import Windows
 
 if TYPE_CHECKING:
@@ -263,7 +264,9 @@ class Recorder:
             msg = "got correct() on a recorder without a correction; pass correction=Correction(...) to Recorder, "
             msg += "or call observe() to watch raw ratios only"
             raise ValueError(msg)
-        weights = correct(train_logps, rollout_logps, mask, correction=self.correction, packing=packing)
+        weights = correct(
+            train_logps, rollout_logps, mask, correction=self.correction, advantages=advantages, packing=packing
+        )
         self.observe(
             train_logps,
             rollout_logps,

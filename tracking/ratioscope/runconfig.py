@@ -162,6 +162,10 @@ def _correction(correction: Any) -> dict[str, Any]:
     if correction is None:
         return {"enabled": False}
     fields = {name: lookup(correction, name) for name in ("level", "action", "lower", "upper", "sources")}
+    if lookup(correction, "is_general") is True:
+        general = correction.to_json()
+        told = {name: general[name] for name in ("weight", "log_clamp", "batch_normalize", "stages")}
+        return {"enabled": True, "mode": correction.mode, **fields, "words": correction.words(), **told}
     return {"enabled": True, "mode": f"{fields['level']}_{fields['action']}", **fields}
 
 

@@ -29,6 +29,26 @@ PLACE_COUNTS = tuple(f"{place}/n" for place in (*DECILES, *TURNS, "position/last
 LAG_SIDES = ("train/first", "train/second", "rollout/first", "rollout/second")
 """Log-probabilities of the two tokens of a pair of neighbours."""
 
+MAX_STAGES = 4
+"""Stages that a general rule may have."""
+
+CLASSES = ("kept", "truncated_high", "truncated_low", "zeroed", "dropped", "vetoed", "clamped")
+"""What a general rule makes of a valid token: each is in exactly one, so they add up to ``token/n``."""
+
+STAGE_COUNTS: tuple[str, ...] = (
+    *(
+        f"stage/{stage}/{unit}_{side}"
+        for stage in range(1, MAX_STAGES + 1)
+        for unit in ("tokens", "rows")
+        for side in ("low", "high")
+    ),
+    "safety_clamp/tokens",
+    "safety_clamp/rows",
+    *(f"class/{name}" for name in CLASSES),
+)
+"""What the stages of a general rule do, in this order: what each finds outside its bounds by itself, what the safety
+clamp reaches, and what becomes of the tokens in the end. 0 under the short form."""
+
 SUMS: tuple[str, ...] = (
     *(f"{level}/{name}" for level in LEVELS for name in _LEVEL_SUMS),
     "token/reverse_k3",
@@ -57,6 +77,7 @@ SUMS: tuple[str, ...] = (
     "lag/-1",
     *(f"noise/{name}" for name in ("d", "abs_d", "d2")),
     *PLACE_SUMS,
+    "normalizer/w",
 )
 
 MAXIMA: tuple[str, ...] = (
@@ -106,6 +127,9 @@ COUNTS: tuple[str, ...] = (
     "errors",
     "noise/n",
     *PLACE_COUNTS,
+    *STAGE_COUNTS,
+    "dropped/n",
+    "normalizer/n",
 )
 
 

@@ -74,7 +74,14 @@ def sweep(
         maximum: the largest.
         w: sum of ``exp(d - maximum)`` over all log-ratios; makes intervals narrower.
         w2: sum of its squares.
+
+    Raises:
+        ValueError: if it is a rule of stages, whose statistics no histogram of one level holds together.
     """
+    if correction.is_general:
+        msg = f"got a rule of stages, {correction.mode}; expected a level and an action, of which histograms tell. "
+        msg += "Observe a batch with the rule itself."
+        raise ValueError(msg)
     n = int(counts.sum())
     if not n or minimum is None or maximum is None:
         return Outcome(correction, 0)
@@ -103,8 +110,11 @@ def sweep_view(view: View, correction: Correction) -> Outcome:
 
 
 def recorded(view: View) -> Outcome | None:
-    """What the rule of the training did, as it was counted; None without a rule, or where the trainer did otherwise."""
-    if view.correction is None or not view.trusted:
+    """What the rule of the training did, as it was counted.
+
+    None without a rule, of stages, or where the trainer did otherwise.
+    """
+    if view.correction is None or view.correction.is_general or not view.trusted:
         return None
     n = view.counts["corrected/n"]
     if not n:

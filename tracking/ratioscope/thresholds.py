@@ -50,6 +50,11 @@ class Pool:
         """The rule of the last window."""
         return self.rules[-1]
 
+    @property
+    def mode_rule(self) -> Correction | None:
+        """The same if it is of one of TRL's modes, which other thresholds can stand beside; None if it has stages."""
+        return None if self.own is None or self.own.is_general else self.own
+
     def outcome(self, rule: Correction) -> Outcome:
         """What a rule would do, or did: the counts of the training, where it is the only one that was in force."""
         counted = recorded(self.view) if self.rules == (rule,) else None

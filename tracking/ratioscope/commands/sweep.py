@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     if pooled is None:
         msg = f"got {arguments.path}, {arguments.steps}; expected windows of training, and there is none"
         raise LookupError(msg)
-    rules = _rules(arguments, pooled.own)
+    rules = _rules(arguments, pooled.mode_rule)
     outcomes = {mode: [pooled.outcome(rule) for rule in listed] for mode, listed in rules.items()}
-    judged = _judged(list(outcomes), pooled.own)
+    judged = _judged(list(outcomes), pooled.mode_rule)
     advice = Advice(None, "")
     if judged:
         advice = advise(outcomes[judged], max_modified=arguments.max_modified, min_ess=arguments.min_ess)

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ratioscope import formulas
+from ratioscope.report.text import plain
 from ratioscope.thresholds import SCOPE
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ def _heading(path: str, pooled: Pool) -> RenderableType:
 def _rule(rule: Correction | None) -> str:
     if rule is None:
         return "no correction"
-    bounds = (("lower", rule.lower), ("upper", rule.upper))
-    return " ".join([rule.mode, *(f"{name} {bound:g}" for name, bound in bounds if bound is not None)])
+    return plain(rule.words(), 400)
 
 
 def _mode_line(mode: str, pooled: Pool) -> RenderableType:

@@ -107,8 +107,8 @@ START_NATS = 0.01
 """Distance in the later tenths below which nobody need care."""
 
 ROW_NATS, ROW_MOST, ROW_BETWEEN = 1.0, 0.9, 0.34
-"""Mean d of a row that belongs elsewhere, the largest share of such rows, and of rows that are neither here (below a
-quarter of it) nor there: a mixture has few."""
+"""Mean d of a row that belongs elsewhere, the largest share of such rows, and how many rows are neither here (below a
+quarter of it) nor there, as a share of the fewer of both: a mixture has few."""
 
 # Policy ---------------------------------------------------------------------------------------------------------------
 
@@ -118,6 +118,10 @@ parts needed. Reported cases jumped 5 to 20 times; the third number parts a jump
 
 GROWTH_FACTOR, GROWTH_PARTS, GROWTH_TAU = 2.0, 6, 0.6
 """Last third over first; parts needed; Kendall's correlation with time. A drift of entropy alone stays below 2."""
+
+LEVELLED, LEVELLED_FACTOR = 0.75, 3.0
+"""Share of the last third's distance that ends the climb of a run that levels off, and how many times the first
+tenth's it must be: the distance to weights that never arrive stops growing, often within the first third."""
 
 TAIL_CUTS = (0.35, 0.5, 0.7, 1.0, 1.4)
 """Cuts in nats between the core and the second mode of other experts."""

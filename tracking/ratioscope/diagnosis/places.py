@@ -117,7 +117,8 @@ def mispaired_rows(run: Run) -> Sign | None:
     pool = run.steady
     rows, off = pool.need("counts/rows"), pool.beyond(limits.ROW_NATS, histogram="geometric_log_ratio")
     between = pool.beyond(limits.ROW_NATS / 4.0, histogram="geometric_log_ratio") - off
-    if off < 2 or off > limits.ROW_MOST * rows or between > limits.ROW_BETWEEN * off:
+    here = rows - off - between
+    if off < 2 or off > limits.ROW_MOST * rows or between > limits.ROW_BETWEEN * min(off, here):
         return None
     worst = pool.need("row/abs_mean_max")
     text = (

@@ -31,21 +31,36 @@ def find_jump(parts: Sequence[Pool]) -> int | None:
 
 
 def is_growing(parts: Sequence[Pool]) -> bool:
-    """Whether the distance grows with time, by size, order and certainty."""
+    """Whether the distance grows with time, by size, order and certainty: all along, or until it levels off."""
     values = _distances(parts)
     if len(values) < limits.GROWTH_PARTS:
         return False
     first, last = _thirds(values)
-    pairs = list(combinations(values, 2))
-    tau = sum((later > earlier) - (later < earlier) for earlier, later in pairs) / len(pairs)
-    third = len(first)
-    errors = [math.hypot(*(part.distance_error for part in side)) / third for side in (parts[:third], parts[-third:])]
-    mean_first, mean_last = sum(first) / third, sum(last) / third
+    if _order(values) >= limits.GROWTH_TAU and _grew(parts, len(first), limits.GROWTH_FACTOR):
+        return True
+    start = max(len(values) // 10, 1)
+    high = limits.LEVELLED * sum(last) / len(last)
+    climb = values[: 1 + next(at for at, value in enumerate(values) if value >= high)]
     return (
-        tau >= limits.GROWTH_TAU
-        and mean_last >= limits.GROWTH_FACTOR * mean_first
-        and mean_last - mean_first >= limits.CERTAIN * math.hypot(*errors)
+        len(climb) >= limits.JUMP_PARTS
+        and _order(climb) >= limits.GROWTH_TAU
+        and min(values[len(first) :]) >= limits.GROWTH_FACTOR * sum(values[:start]) / start
+        and _grew(parts, start, limits.LEVELLED_FACTOR)
     )
+
+
+def _grew(parts: Sequence[Pool], start: int, factor: float) -> bool:
+    """Whether the distance in the last third is surely this many times that of the first parts."""
+    sides = parts[:start], parts[-len(_thirds(_distances(parts))[1]) :]
+    before, after = (sum(_distances(side)) / len(side) for side in sides)
+    errors = [math.hypot(*(part.distance_error for part in side)) / len(side) for side in sides]
+    return after >= factor * before and after - before >= limits.CERTAIN * math.hypot(*errors)
+
+
+def _order(values: Sequence[float]) -> float:
+    """Kendall's correlation with time."""
+    pairs = list(combinations(values, 2))
+    return sum((later > earlier) - (later < earlier) for earlier, later in pairs) / len(pairs)
 
 
 def wrong_weights(run: Run) -> Sign | None:
@@ -68,7 +83,7 @@ def wrong_weights(run: Run) -> Sign | None:
 
 
 def stale_weights(run: Run) -> Sign | None:
-    """Mean |d| grows in order over the run, to at least twice, and nothing resets it."""
+    """Mean |d| grows in order to at least twice, all along the run or until it levels off, and nothing resets it."""
     parts = run.filled
     if len(parts) < limits.GROWTH_PARTS:
         msg = f"needs {limits.GROWTH_PARTS} windows to see growth; got {len(parts)}"
@@ -76,10 +91,12 @@ def stale_weights(run: Run) -> Sign | None:
     if not run.grows:
         return None
     values = _distances(parts)
-    first, last = (sum(side) / len(side) for side in _thirds(values))
-    rate = (last - first) / max(parts[-1].last - parts[0].last, 1) * 1.5
-    text = f"{parts[0].measure} grows from {first:.3g} in the first third to {last:.3g} in the last "
-    text += f"({last / max(first, 1e-12):.1f} times, about {rate:.2g} a step) and no sync resets it"
+    start = max(len(values) // 10, 1)
+    third = len(_thirds(values)[1])
+    first, last = sum(values[:start]) / start, sum(values[-third:]) / third
+    rate = (last - first) / max(parts[-1 - third // 2].last - parts[start // 2].last, 1)
+    text = f"{parts[0].measure} grows from {first:.3g} at the start to {last:.3g} in the last third "
+    text += f"({last / max(first, 1e-12):.3g} times, about {rate:.2g} a step) and no sync resets it"
     sync = run.setting("engine.weight_sync")
     hints = [] if sync == "unknown" else [f"the trainer sends its weights {sync}, which does not mean that they arrive"]
     hints += [*_adapter(run), *_mean_only(run)]

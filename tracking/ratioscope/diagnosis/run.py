@@ -165,12 +165,20 @@ class Run:
 
     @cached_property
     def steady_parts(self) -> list[Pool]:
-        """The parts in which a setting shows alone: before a jump, or the first quarter of a run that drifts."""
+        """The parts in which a setting shows alone.
+
+        Before a jump; or, of a run that drifts, up to twice the first part's distance and a quarter of the run, unless
+        these are too few tokens.
+        """
         end = len(self.filled)
         if self.jump is not None:
             end = self.jump
         elif self.grows:
-            end = max(1, end // 4)
+            most, end, near = max(1, end // 4), 1, limits.GROWTH_FACTOR * self.filled[0].abs_mean
+            tokens = self.filled[0].tokens
+            while end < most and (tokens < limits.FEWEST_TOKENS or self.filled[end].abs_mean <= near):
+                tokens += self.filled[end].tokens
+                end += 1
         return self.filled[:end]
 
     @cached_property

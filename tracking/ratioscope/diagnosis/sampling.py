@@ -9,6 +9,7 @@ from ratioscope.diagnosis import limits
 from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.run import Run
 from ratioscope.diagnosis.settings import truncating
+from ratioscope.runconfig import UNKNOWN
 
 
 class _Deficit(NamedTuple):
@@ -80,6 +81,10 @@ def constant_shift(run: Run) -> Sign | None:
         return None
     mean, spread = _mean(run), pool.need("token/log_ratio/std")
     text = f"d is {mean:+.4g} on the average with a spread of {spread:.2g}: a shift, not noise"
+    if run.setting("sampling") == UNKNOWN and _deficit(run) is not None:
+        return Sign(
+            "error", "medium", f"{text}; top_p does the same where every context is flat, and no config denies it"
+        )
     return Sign("error", "high", text)
 
 

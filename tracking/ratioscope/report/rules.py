@@ -32,7 +32,7 @@ _ROWS = (("modified", "modified"), ("mean", "mean weight"), ("ess", "ESS / n"))
 
 def advice_of(pooled: Pool) -> str:
     """The recommendation that ``ratioscope sweep`` gives without options."""
-    mode = pooled.own.mode if pooled.own else MODES[0]
+    mode = pooled.mode_rule.mode if pooled.mode_rule else MODES[0]
     return advise([pooled.outcome(rule) for rule in _swept(pooled, mode)]).text
 
 
@@ -50,7 +50,7 @@ def rules_panel(timeline: Timeline) -> Panel | Absent:
         )
         return Absent(KEY, TITLE, why)
     end = _end(pooled)
-    shown = pooled.own.mode if pooled.own else MODES[0]
+    shown = pooled.mode_rule.mode if pooled.mode_rule else MODES[0]
     traces = [trace for mode in MODES for trace in _traces(pooled, mode, end, visible=mode == shown)]
     n = max(pooled.view.counts["token/n"], pooled.view.counts["sequence/n"])
     floor = max(-6.0, math.floor(math.log10(1.0 / n)))
@@ -83,14 +83,14 @@ def rules_panel(timeline: Timeline) -> Panel | Absent:
         "hold the true number, and the diamond is the run's own rule as the training counted it."
     )
     note = ""
-    if pooled.own is not None and pooled.own.lower is not None:
-        note = f"At the level of the run's rule its lower bound {pooled.own.lower:g} is kept."
+    if pooled.mode_rule is not None and pooled.mode_rule.lower is not None:
+        note = f"At the level of the run's rule its lower bound {pooled.mode_rule.lower:g} is kept."
     return Panel(KEY, TITLE, sentence, link_of(KEY), go.Figure(traces, layout), metrics, note, tall=True)
 
 
 def _swept(pooled: Pool, mode: str) -> list[Correction]:
     """The rules of a mode that ``ratioscope sweep`` tries."""
-    own = pooled.own
+    own = pooled.mode_rule
     like = own if own is not None and own.level == mode.partition("_")[0] else None
     return grid(mode, lowers=[like.lower if like else None], uppers=parse_bounds(CAPS, POINTS), own=own)
 
@@ -102,13 +102,14 @@ def _end(pooled: Pool) -> float:
 
 def _traces(pooled: Pool, mode: str, end: float, *, visible: bool) -> list[dict[str, Any]]:
     """Band, line, points and the run's own rule, of each of the three numbers."""
+    ours = pooled.mode_rule
     swept = _swept(pooled, mode)
     lower = next(iter(swept)).lower
     edges = BOUNDARIES[(math.log(LEAST) <= BOUNDARIES) & (math.log(end) >= BOUNDARIES)].tolist()
     caps = [math.exp(edge) for edge in (*edges[:-1:EVERY], edges[-1])]
     line = [pooled.outcome(rule) for rule in grid(mode, lowers=[lower], uppers=caps)]
-    points = [pooled.outcome(rule) for rule in swept if rule.upper is not None and rule != pooled.own]
-    own = [pooled.outcome(pooled.own)] if pooled.own in swept and pooled.own and pooled.own.upper else []
+    points = [pooled.outcome(rule) for rule in swept if rule.upper is not None and rule != ours]
+    own = [pooled.outcome(ours)] if ours in swept and ours and ours.upper else []
     traces = []
     for at, (name, label) in enumerate(_ROWS, start=1):
         common = {

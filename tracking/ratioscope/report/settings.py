@@ -37,7 +37,7 @@ _SAYS_NOTHING = ("", "none", "unknown", "None")
 
 def settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and text of each fact that the config holds."""
-    found = [("Mode", _mode(config)), ("Bounds", _bounds(config))]
+    found = [("Mode", _mode(config)), ("Stages", _stages(config)), ("Bounds", _bounds(config))]
     for name, parts in _PARTS.items():
         values = {word: _at(config, path) for word, path in parts.items()}
         told = [f"{word} {value}".strip() for word, value in values.items() if value not in _SAYS_NOTHING]
@@ -63,12 +63,20 @@ def _mode(config: Mapping[str, Any]) -> str:
         return ""
     if not rule.get("enabled", True):
         return "nothing is corrected"
+    if rule.get("words"):
+        return plain(str(rule.get("mode")), 80)
     return " ".join(plain(str(rule[name])) for name in ("level", "action") if name in rule) or "unknown"
+
+
+def _stages(config: Mapping[str, Any]) -> str:
+    """What a rule of stages does, in words; empty for the short form, which mode and bounds describe."""
+    rule = config.get("correction")
+    return plain(str(rule.get("words") or ""), 1000) if isinstance(rule, Mapping) else ""
 
 
 def _bounds(config: Mapping[str, Any]) -> str:
     rule = config.get("correction")
-    if not isinstance(rule, Mapping) or not rule.get("enabled", True):
+    if not isinstance(rule, Mapping) or not rule.get("enabled", True) or rule.get("words"):
         return ""
     told = []
     for side in ("lower", "upper"):

@@ -130,6 +130,8 @@ def _rule(timeline: Timeline) -> str:
         return ""
     if settings.get("enabled") is False:
         return "no correction"
+    if settings.get("words"):
+        return plain(f"{settings.get('mode')}: {settings['words']}", 400)
     bounds = ((name, settings.get(name)) for name in ("lower", "upper"))
     parts = [f"{name} {number(bound)}" for name, bound in bounds if isinstance(bound, int | float)]
     return " ".join([plain(str(settings.get("mode", "correction")), 80), *parts])
