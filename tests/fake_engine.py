@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -55,16 +55,26 @@ class FakeEngine:
         return [[min(0.0, value)] for value in (chosen + noise).tolist()]
 
 
-def make_trainer(folder: Path, monkeypatch: Any = None, *, eval_rows: int = 0, **settings: Any) -> GRPOTrainer:
-    """A real GRPOTrainer with a tiny model and the fake engine."""
+def make_trainer(
+    folder: Path,
+    monkeypatch: Any = None,
+    *,
+    eval_rows: int = 0,
+    trainer_class: Any = None,
+    config_class: Any = None,
+    **settings: Any,
+) -> GRPOTrainer:
+    """A real GRPOTrainer, or one of another class, with a tiny model and the fake engine."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer import grpo_trainer
 
+    trainer_class = trainer_class or GRPOTrainer
     if monkeypatch is None:
         grpo_trainer.VLLMGeneration = FakeEngine
     else:
-        monkeypatch.setattr(grpo_trainer, "VLLMGeneration", FakeEngine)
+        if hasattr(grpo_trainer, "VLLMGeneration"):
+            monkeypatch.setattr(grpo_trainer, "VLLMGeneration", FakeEngine)
         monkeypatch.setattr(grpo_trainer, "is_vllm_available", lambda *_, **__: True, raising=False)
     defaults: dict[str, Any] = {
         "output_dir": str(folder),
@@ -86,10 +96,16 @@ def make_trainer(folder: Path, monkeypatch: Any = None, *, eval_rows: int = 0, *
         "disable_tqdm": True,
         "seed": 3,
     }
-    config = GRPOConfig(**{**defaults, **settings})
+    config_class = config_class or GRPOConfig
+    known = config_class.__dataclass_fields__
+    renamed = {"vllm_importance_sampling_clip_max": "vllm_importance_sampling_cap"}
+    wanted = {
+        name if name in known else renamed.get(name, name): value for name, value in {**defaults, **settings}.items()
+    }
+    config = config_class(**wanted)
     prompts = [{"prompt": " ".join(f"t{i % 7}" for i in range(n, n + 4))} for n in range(32)]
     model, tokenizer = make_model()
-    return GRPOTrainer(
+    trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=length_reward,
@@ -97,6 +113,7 @@ def make_trainer(folder: Path, monkeypatch: Any = None, *, eval_rows: int = 0, *
         train_dataset=Dataset.from_list(prompts),
         eval_dataset=Dataset.from_list(prompts[:eval_rows]) if eval_rows else None,
     )
+    return cast("GRPOTrainer", trainer)
 
 
 def length_reward(completions: list[str], **_: Any) -> list[float]:

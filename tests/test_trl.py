@@ -13,7 +13,7 @@ import torch
 
 import ratioscope as rs
 from ratioscope.metrics import keys
-from ratioscope_integrations.trainers import trl as integration
+from ratioscope_integrations.trainers import trl_enable
 from ratioscope_integrations.trainers.trl import RatioscopeCallback
 from tests.fake_engine import FakeEngine, length_reward, make_model, make_trainer
 
@@ -293,9 +293,12 @@ def _with(name: str, value: Callable[[torch.Tensor], Any]) -> Callable[[Batch], 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_without("old_per_token_logps"), "no old_per_token_logps"),
-        (_without("sampling_per_token_logps"), "no sampling_per_token_logps"),
-        (_with("sampling_per_token_logps", lambda t: None), "no sampling_per_token_logps"),
+        (
+            _without("old_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio"),
+            "no old_per_token_logps and sampling_per_token_logps",
+        ),
+        (_without("sampling_per_token_logps"), "returns the corrected ratio without the rollout's"),
+        (_with("sampling_per_token_logps", lambda t: None), "returns the corrected ratio without the rollout's"),
         (_with("old_per_token_logps", lambda t: t[:, :-1]), "got rollout_logps of shape"),
         (_with("old_per_token_logps", lambda t: t.unsqueeze(-1)), "got train_logps of shape"),
         (_with("old_per_token_logps", lambda t: t.long()), "got train_logps of dtype torch.int64"),
@@ -480,15 +483,17 @@ def test_report_to_ratioscope_attaches_by_itself(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
     monkeypatch.setattr(
-        integration.integration_utils,
+        trl_enable.integration_utils,
         "INTEGRATION_TO_CALLBACK",
-        dict(integration.integration_utils.INTEGRATION_TO_CALLBACK),
+        dict(trl_enable.integration_utils.INTEGRATION_TO_CALLBACK),
     )
-    integration.enable()
-    integration.enable()
+    trl_enable.enable()
+    trl_enable.enable()
     trainer = make_trainer(tmp_path, monkeypatch, report_to=["ratioscope"])
     trainer.train()
-    callbacks = [c for c in trainer.callback_handler.callbacks if type(c).__module__ == integration.__name__]
+    callbacks = [
+        c for c in trainer.callback_handler.callbacks if type(c).__module__.startswith("ratioscope_integrations")
+    ]
     assert [type(c) for c in callbacks] == [RatioscopeCallback]
     assert len(rows_with(trainer, f"{RAW}/mean")) == 2
 
@@ -501,13 +506,15 @@ def test_without_ratioscope_in_report_to_enable_changes_nothing(
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
     monkeypatch.setattr(
-        integration.integration_utils,
+        trl_enable.integration_utils,
         "INTEGRATION_TO_CALLBACK",
-        dict(integration.integration_utils.INTEGRATION_TO_CALLBACK),
+        dict(trl_enable.integration_utils.INTEGRATION_TO_CALLBACK),
     )
-    integration.enable()
+    trl_enable.enable()
     trainer = make_trainer(tmp_path, monkeypatch)
-    assert not [c for c in trainer.callback_handler.callbacks if type(c).__module__ == integration.__name__]
+    assert not [
+        c for c in trainer.callback_handler.callbacks if type(c).__module__.startswith("ratioscope_integrations")
+    ]
 
 
 def test_the_run_config_is_effective_and_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,30 +8,30 @@ end of an optimizer step that will be logged, and the end of an evaluation loop.
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
-from transformers.integrations import integration_utils
 
 from ratioscope.collective import is_main_rank
 from ratioscope.reaction import OnFinding
 from ratioscope.recorder import Recorder
 from ratioscope.trackers.registry import ReportTo
 from ratioscope_integrations.trainers import trl_reading as reading
+from ratioscope_integrations.trainers import trl_shapes as shapes
 from ratioscope_integrations.trainers.trl_config import config_warnings, trl_sections
+from ratioscope_integrations.trainers.trl_enable import enable
 from ratioscope_integrations.trainers.trl_noise import DEFAULT_EVERY, NoiseFloor
 from ratioscope_integrations.trainers.trl_warnings import CONFIG_FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import torch
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from ratioscope.record import Record
 
-NAME = "ratioscope"
-"""The name in ``GRPOConfig(report_to=[...])`` after :func:`enable`."""
+__all__ = ["RatioscopeCallback", "enable"]
 
 
 class RatioscopeCallback(TrainerCallback):
@@ -103,7 +103,11 @@ class RatioscopeCallback(TrainerCallback):
         self._noise = NoiseFloor(
             trainer, self.recorder, every=DEFAULT_EVERY if noise_floor is True else max(int(noise_floor), 0)
         )
-        self._wrap("_generate_and_score_completions", self._around_generation)
+        self._loss = shapes.InLoss(trainer, self._saw_in_loss, split=self._split, incidents=self.recorder.incidents)
+        if hasattr(trainer, shapes.QUEUE) and not hasattr(trainer, shapes.GENERATES):
+            self._loss.expect(math.inf, "train")
+        else:
+            self._wrap(shapes.GENERATES, self._around_generation)
         self._wrap("evaluation_loop", self._around_evaluation)
         self._wrap("log", self._around_log)
         self._wrap("train", self._around_training)
@@ -166,18 +170,28 @@ class RatioscopeCallback(TrainerCallback):
         split = self._split()
         with self._noise.generation(split):
             batch = original(*args, **kwargs)
+        sides = None
         with self.recorder.incidents.guard("observing a batch"):
-            self._observe(batch, split)
+            sides = self._observe(batch, split)
+        if not self._loss.expects(split):
+            self._open(sides)
+        return batch
+
+    def _saw_in_loss(self, sides: shapes.Sides | None, split: str, inputs: Mapping[str, Any]) -> None:
+        with self.recorder.incidents.guard("observing a batch"):
+            self._record(sides, split, lambda: reading.why_not_in_loss(self._trainer, inputs))
+        self._open(sides)
+
+    def _open(self, sides: shapes.Sides | None) -> None:
         with self.recorder.incidents.guard("opening trackers"):
             if is_main_rank() and not self.recorder.is_open:
                 self.recorder.open(
                     reporters=reading.reporters(self._trainer),
-                    sections=reading.sections(self._trainer, batch, arguments=self._relays)
+                    sections=reading.sections(self._trainer, sides, arguments=self._relays)
                     | ({"recorder": {"noise_floor": self._noise.every}} if self._noise.every else {}),
                     restored_step=self._restored_step,
                     said=CONFIG_FINDINGS if self._warned else (),
                 )
-        return batch
 
     def _around_training(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
@@ -219,51 +233,32 @@ class RatioscopeCallback(TrainerCallback):
             self.recorder.write(self._pending.pop(split))
         self._pending[split] = record
 
-    def _observe(self, batch: Mapping[str, torch.Tensor | None], split: str) -> None:
-        train, rollout = batch.get("old_per_token_logps"), batch.get("sampling_per_token_logps")
-        if train is None or rollout is None:
-            self._say("no ratio", reading.why_absent(self._trainer, train, rollout))
+    def _observe(self, batch: Mapping[str, Any], split: str) -> shapes.Sides | None:
+        left = shapes.rows_left_to_the_loss(batch)
+        self._loss.expect(left, split)
+        if left:
+            return None
+        sides = shapes.of_batch(batch)
+        self._record(sides, split, lambda: reading.why_absent(self._trainer, batch))
+        return sides
+
+    def _record(self, sides: shapes.Sides | None, split: str, why_absent: Callable[[], str]) -> None:
+        if sides is None:
+            self._say("no ratio", why_absent())
             return
-        if not getattr(self._trainer.args, "vllm_importance_sampling_correction", False):
-            self._say("no correction", "the trainer applies no vLLM correction: raw ratios are observed, not applied")
-        mask, tool_mask = batch["completion_mask"], batch.get("tool_mask")
-        assert mask is not None
-        mask = mask if tool_mask is None else mask * tool_mask
-        advantages = batch.get("advantages")
+        if (said := reading.not_applied(self._trainer, sides)) is not None:
+            self._say("no correction", said)
         self.recorder.observe(
-            train,
-            rollout,
-            mask,
-            advantages=advantages if advantages is not None and advantages.dim() == 1 else None,
-            token_ids=batch.get("completion_ids"),
-            applied=batch.get("importance_sampling_ratio"),
+            sides.train,
+            sides.rollout,
+            sides.mask,
+            advantages=sides.advantages,
+            token_ids=sides.token_ids,
+            applied=sides.applied,
+            packing=sides.packing,
             split=split,
         )
-        self._noise.observe(train, mask)
-
-
-def enable() -> None:
-    """Makes ``"ratioscope"`` a name that ``GRPOConfig(report_to=[...])`` knows, for the rest of the process.
-
-    A ``GRPOTrainer`` whose ``report_to`` has it attaches a :class:`RatioscopeCallback` by itself. Calling it again
-    changes nothing.
-    """
-    from trl import GRPOTrainer
-
-    if NAME in integration_utils.INTEGRATION_TO_CALLBACK:
-        return
-    integration_utils.INTEGRATION_TO_CALLBACK[NAME] = _Placeholder
-    original = GRPOTrainer.__init__
-
-    @functools.wraps(original)
-    def attach(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if NAME in (self.args.report_to or ()):
-            self.remove_callback(_Placeholder)
-            self.add_callback(RatioscopeCallback(self))
-
-    GRPOTrainer.__init__ = attach  # type: ignore[method-assign]
-
-
-class _Placeholder(TrainerCallback):
-    """Stands in the trainer's list of reporters until the callback that needs the trainer can be made."""
+        if sides.policy == "old":
+            self._noise.observe(sides.train, sides.mask)
+        elif self._noise.every:
+            self._noise.give_up("the trainer scores in its loss alone")

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ratioscope")
 
-_GENERATES = "_generate_and_score_completions"
-"""The method that the callback watches. It tells a GRPO trainer, not a class: some are no subclass of TRL's own."""
+_GENERATES, _QUEUE = "_generate_and_score_completions", "rollout_queue"
+"""What tells a GRPO trainer: a method that generates, or a queue of rollouts. Not a class: some are none of TRL's."""
 
 
 def attach_all(transformers_trainer: ModuleType, options: Mapping[str, Any]) -> None:
@@ -24,16 +24,31 @@ def attach_all(transformers_trainer: ModuleType, options: Mapping[str, Any]) -> 
         options: arguments of :class:`ratioscope_integrations.trainers.trl.RatioscopeCallback`.
     """
     for name in ("train", "evaluate", "predict"):
-        _attach_before(transformers_trainer.Trainer, name, options)
+        attach_before(transformers_trainer.Trainer, name, functools.partial(_attach, options))
 
 
-def _attach_before(trainer_class: Any, name: str, options: Mapping[str, Any]) -> None:
+def attach_before(
+    trainer_class: Any,
+    name: str,
+    attach: Callable[[Any], None],
+    *,
+    only: Callable[[Any], bool] = lambda trainer: True,
+) -> None:
+    """Has every GRPO trainer without a callback attach one before a method of its runs.
+
+    Args:
+        trainer_class: whose method it is.
+        name: the method.
+        attach: called with the trainer. If it fails there is a warning, and no other try.
+        only: which trainers it is for.
+    """
     original: Callable[..., Any] = getattr(trainer_class, name)
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if hasattr(self, _GENERATES) and getattr(self, "_ratioscope", None) is None:
-            _attach(self, options)
+        is_grpo = hasattr(self, _GENERATES) or hasattr(self, _QUEUE)
+        if is_grpo and getattr(self, "_ratioscope", None) is None and only(self):
+            _try(attach, self)
             if name in vars(self):  # the callback wraps this very method, and is to see this very call
                 return getattr(self, name)(*args, **kwargs)
         return original(self, *args, **kwargs)
@@ -41,11 +56,15 @@ def _attach_before(trainer_class: Any, name: str, options: Mapping[str, Any]) ->
     setattr(trainer_class, name, method)
 
 
-def _attach(trainer: Any, options: Mapping[str, Any]) -> None:
+def _try(attach: Callable[[Any], None], trainer: Any) -> None:
     try:
-        from ratioscope_integrations.trainers.trl import RatioscopeCallback
-
-        trainer.add_callback(RatioscopeCallback(trainer, **options))
+        attach(trainer)
     except Exception as error:
         trainer._ratioscope = False  # not once more at each call
         logger.warning("ratioscope could not be attached and records nothing: %r", error)
+
+
+def _attach(options: Mapping[str, Any], trainer: Any) -> None:
+    from ratioscope_integrations.trainers.trl import RatioscopeCallback
+
+    trainer.add_callback(RatioscopeCallback(trainer, **options))

@@ -168,6 +168,7 @@ def _trainer(trainer: Any, returns_routed_experts: Any) -> dict[str, Any]:
         "mixed_precision": lookup(trainer, "accelerator.mixed_precision"),
         "train_logps_dtype": UNKNOWN,  # only a batch can tell, and so below
         "rollout_logps_dtype": UNKNOWN,
+        "ratio_of": UNKNOWN,
         "attention_implementation": UNKNOWN if attention is None else attention,
         "peft_type": peft_type,
         "peft_rank": peft_rank,

@@ -59,7 +59,7 @@ class NoiseFloor:
         if not every:
             return
         if scoring is None or not inspect.signature(scoring).parameters.keys() >= {*_ARGUMENTS}:
-            self._give_up(f"{type(trainer).__name__} has no {SCORING} with {', '.join(_ARGUMENTS)}")
+            self.give_up(f"{type(trainer).__name__} has no {SCORING} with {', '.join(_ARGUMENTS)}")
             return
         setattr(trainer, SCORING, functools.wraps(scoring)(functools.partial(self._around_scoring, scoring)))
 
@@ -82,7 +82,7 @@ class NoiseFloor:
             return
         once, again = scored
         if once is not train_logps:
-            self._give_up("the batch's old_per_token_logps are not those that the trainer scored first")
+            self.give_up("the batch's old_per_token_logps are not those that the trainer scored first")
         elif again is None:
             self._say("the trainer scores one row at a time, and its model has no room for wider ones")
         else:
@@ -134,7 +134,7 @@ class NoiseFloor:
         processing = getattr(self._trainer, "processing_class", None)
         return getattr(getattr(processing, "tokenizer", processing), "pad_token_id", None) or 0
 
-    def _give_up(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
         """For good: what is alike on every rank and in every batch."""
         self.every = 0
         self._say(why)

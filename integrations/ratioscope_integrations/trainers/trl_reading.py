@@ -11,11 +11,10 @@ from ratioscope import metrics
 from ratioscope.correction import Correction
 from ratioscope.trackers.registry import names
 from ratioscope_integrations.trainers.trl_config import trl_sections
+from ratioscope_integrations.trainers.trl_shapes import ROLLOUT, SCORING, Sides, loss_reads_the_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from ratioscope.record import Record
 
@@ -51,15 +50,15 @@ def reporters(trainer: Any) -> dict[str, object]:
     }
 
 
-def sections(trainer: Any, batch: Mapping[str, torch.Tensor | None], *, arguments: bool) -> dict[str, dict[str, Any]]:
-    """The run config, with the dtypes that only a batch can tell and, if wanted, all of the trainer's arguments."""
+def sections(trainer: Any, sides: Sides | None, *, arguments: bool) -> dict[str, dict[str, Any]]:
+    """The run config, with what only a batch can tell and, if wanted, all of the trainer's arguments."""
     sections = trl_sections(trainer)
     if arguments:
         sections["args"] = trainer.args.to_dict()
-    received = {side: batch.get(f"{key}_per_token_logps") for side, key in (("train", "old"), ("rollout", "sampling"))}
-    for side, logps in received.items():
-        if logps is not None:
+    if sides is not None:
+        for side, logps in (("train", sides.train), ("rollout", sides.rollout)):
             sections["trainer"][f"{side}_logps_dtype"] = str(logps.dtype).removeprefix("torch.")
+        sections["trainer"]["ratio_of"] = f"{sides.policy} policy to rollout"
     return sections
 
 
@@ -83,14 +82,39 @@ def relayed(trainer: Any) -> dict[str, Any]:
     return row
 
 
-def why_absent(trainer: Any, train: object, rollout: object) -> str:
-    """One clear message for a batch without a ratio."""
+def why_not_in_loss(trainer: Any, inputs: Mapping[str, Any]) -> str:
+    """One clear message for a loss that does not show both sides of a ratio."""
+    kind = type(trainer).__name__
+    if all(inputs.get(name) is None for name in ROLLOUT):
+        return f"{kind} computes no vLLM importance ratio; there is nothing to record"
+    text = f"raw ratio unavailable: the loss of {kind} is of no shape known here; expected log-probabilities as"
+    text += f" {SCORING[0]} or as log_probs of the model's output, of the shape of the rollout's."
+    return f"{text} Please report it with the trainer's version"
+
+
+def why_absent(trainer: Any, batch: Mapping[str, Any]) -> str:
+    """One clear message for a generated batch without a ratio."""
     args, kind = trainer.args, type(trainer).__name__
     if not hasattr(args, "vllm_importance_sampling_correction"):
         return f"{kind} computes no vLLM importance ratio; there is nothing to record"
     if not getattr(args, "use_vllm", False):
         return f"{kind} runs with use_vllm=False: one engine, so no importance ratio; there is nothing to record"
-    missing = " and ".join(
-        name for name, value in (("old_per_token_logps", train), ("sampling_per_token_logps", rollout)) if value is None
-    )
+    if batch.get("importance_sampling_ratio") is not None:
+        text = "raw ratio unavailable: this version of the trainer returns the corrected ratio without the rollout's"
+        return f"{text} log-probabilities, sampling_per_token_logps. Upgrade TRL; 0.27.1 is the first that does"
+    names = [name for name in ("old_per_token_logps", "sampling_per_token_logps") if batch.get(name) is None]
+    missing = " and ".join(names)
     return f"raw ratio unavailable: the generated batch has no {missing}. Is vllm_importance_sampling_correction on?"
+
+
+def not_applied(trainer: Any, sides: Sides) -> str | None:
+    """What to say of a ratio that does not reach the loss, or is not known to; None where it does."""
+    if not getattr(trainer.args, "vllm_importance_sampling_correction", False):
+        if sides.policy == "current":
+            text = "no correction applied: the ratio is the current policy's to the rollout's"
+            return f"{text}, with the rollout's staleness in it, and is observed only"
+        return "the trainer applies no vLLM correction: raw ratios are observed, not applied"
+    if loss_reads_the_ratio(type(trainer)) is False:
+        kind = type(trainer).__name__
+        return f"the loss of {kind} reads no importance ratio: the correction is computed, not applied"
+    return None

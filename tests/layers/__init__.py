@@ -1,0 +1,1 @@
+"""Tests of other environments, one file for all layers whose name begins alike."""
