@@ -28,7 +28,7 @@ def rows_received(
     scalars, histograms = defaultdict(list), defaultdict(list)
     for row in rows:
         for key, value in row.items():
-            if isinstance(value, dict):
+            if isinstance(value, dict) and values in value:
                 histograms[key].append((int(row[step]), value[values]))
             elif isinstance(value, int | float):
                 scalars[key].append((int(row[step]), value))

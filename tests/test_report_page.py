@@ -273,12 +273,12 @@ def test_long_history_is_pooled_evenly() -> None:
 
 
 def test_page_is_fast() -> None:
-    """A page of 10 000 windows is made within 3 s, which is far more than it takes on an idle machine."""
+    """A page of 10 000 windows takes under 3 s of processor time."""
     timeline = make_timeline(10_000)
     report_html(make_timeline(1))  # imports plotly
-    started = time.perf_counter()
+    started = time.process_time()
     report_html(timeline)
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 def test_odd_config_is_no_error() -> None:
