@@ -211,6 +211,7 @@ def test_a_name_in_full_wins() -> None:
     assert full_key("kl/k3", {}) == "ratioscope/kl/k3"
 
 
+@pytest.mark.slow
 def test_the_command_needs_no_extra(run: Path) -> None:
     """In a process without rich the check runs, and its exit code is the shell's."""
     code = "import sys; sys.modules['rich'] = None; from ratioscope.cli import main; sys.exit(main())"

@@ -194,6 +194,7 @@ def test_an_unknown_run_is_named_with_the_place(uri: str) -> None:
             read_run(f"mlflow:{wrong}")
 
 
+@pytest.mark.slow
 def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is not there is an error at once, not after minutes of trying."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")

@@ -551,7 +551,7 @@ def test_a_tracker_may_be_a_plain_dataclass() -> None:
         ("Wandb", "Did you mean 'wandb'?"),
         ("mlfow", "Did you mean 'mlflow'?"),
         ("wandb,mlflow", r'Several names go in a list, as in \["wandb", "mlflow"\]'),
-        ("", "expected one of 'mlflow', 'tensorboard', 'trackio', 'wandb', 'all' or 'none'"),
+        ("", "expected one of 'aim', 'clearml', .*'tensorboard', 'trackio', 'wandb', 'all' or 'none'"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:

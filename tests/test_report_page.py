@@ -254,6 +254,7 @@ def test_sequence_mode_draws_its_own_level() -> None:
     assert with_bounds == {"heat-sequence", "fan", "histogram"}
 
 
+@pytest.mark.slow
 def test_many_runs_stay_small() -> None:
     """Twenty runs make one page under 5 MB, with all of them in it."""
     text = compare_html([make_timeline(600, name=f"run {number}") for number in range(20)])

@@ -51,6 +51,7 @@ def test_a_program_gets_its_own_arguments_and_its_exit_code_comes_back(tmp_path:
     assert (out.strip(), process.returncode) == (f"['--detail', '--', '-m', 'x'] {process.pid}", 7)
 
 
+@pytest.mark.slow
 def test_modules_and_commands_are_started_as_python_and_the_shell_would(tmp_path: Path) -> None:
     """``-m`` takes a module, a name on the PATH is started itself, and both find the modules that they would find."""
     (tmp_path / "here.py").write_text("import sys; print('module', sys.argv[1:])")
@@ -60,6 +61,7 @@ def test_modules_and_commands_are_started_as_python_and_the_shell_would(tmp_path
     assert start(*command, folder=tmp_path, PATH=path).stdout == "module []\n"
 
 
+@pytest.mark.slow
 def test_a_machines_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     """The module by which the command gets into a process does not take the place of the machine's own."""
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'ran'")

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.layers.tracker_readers import READERS, tracker
 
 from ratioscope import testing
+from tests.layers.tracker_readers import READERS, tracker
 
 ROOT = Path(__file__).resolve().parents[2]
 MEAN = "sampling/raw_importance_sampling_ratio/mean"

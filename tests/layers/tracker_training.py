@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.fake_engine import make_trainer
-from tests.layers.tracker_readers import tracker
 from transformers.integrations import integration_utils
 
 from ratioscope_integrations.trainers import trl_reading
 from ratioscope_integrations.trainers.trl import RatioscopeCallback
+from tests.fake_engine import make_trainer
+from tests.layers.tracker_readers import tracker
 
 MEAN = "sampling/raw_importance_sampling_ratio/mean"
 
