@@ -153,6 +153,17 @@ def noise_floor(*pairs: tuple[Array, Array, Flags], abs_d: Array) -> dict[str, f
     return values | ({f"{OWN}noise_floor/multiple": abs_d.mean() / floor} if floor else {})
 
 
+def drift(*pairs: tuple[Array, Array, Flags], epsilon: tuple[float, float] | None) -> dict[str, float]:
+    """What a policy's movement gives: current and old log-probabilities and the mask of each batch, ``(B, T)`` each."""
+    e = np.concatenate([(current.astype(np.float64) - old.astype(np.float64))[mask] for current, old, mask in pairs])
+    ratio = np.exp(e)
+    values = {"mean": e.mean(), "abs_mean": np.abs(e).mean(), "k3": (ratio - 1.0 - e).mean()}
+    values |= {"ratio_min": ratio.min(), "ratio_max": ratio.max()}
+    if epsilon is not None:
+        values["outside"] = np.mean((ratio < 1.0 - epsilon[0]) | (ratio > 1.0 + epsilon[1]))
+    return {f"{OWN}drift/{name}": float(value) for name, value in values.items()}
+
+
 def quantile_range(values: ArrayLike, q: float) -> tuple[float, float]:
     """Where a quantile may lie if each of its two order statistics is known to 1/64 of itself plus 2**-20."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))

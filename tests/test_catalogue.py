@@ -67,6 +67,7 @@ def listing() -> Iterator[tuple[str, str]]:
         *((f"length/q{quartile}", (), ("modified",)) for quartile in range(1, 5)),
         ("sequence", (), ("pareto_k",)),
         ("noise_floor", ("multiple",), ("abs_mean", "std", "max")),
+        ("drift", ("abs_mean", "outside"), ("mean", "k3", "ratio_min", "ratio_max")),
         (
             "counts",
             ("tokens", "rows", "rows_empty", "nan", "inf", "positive_logp", "missing", "overflow"),
@@ -109,9 +110,9 @@ def test_every_statistic_says_what_it_is(metric: Metric) -> None:
 
 
 def test_sets_are_of_a_size_to_look_at() -> None:
-    """Trackers get 35 to 55 scalars by default, one more a stage, and the trainer's own log not more than 20."""
+    """Trackers get 35 to 55 scalars by default, one more a stage, two for drift, and the trainer's log at most 20."""
     assert len(keys("headline")) <= 20
-    assert 35 <= len([key for key in keys("standard") if "/stage/" not in key]) <= 55
+    assert 35 <= len([key for key in keys("standard") if not re.search("/(stage|drift)/", key)]) <= 55
     assert len(keys("full")) == len(rs.CATALOGUE)
     assert keys("headline") < keys("standard") < keys("full")
 

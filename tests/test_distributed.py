@@ -26,7 +26,7 @@ import ratioscope as rs
 from ratioscope.slots import GENERATIONS, MAXIMA, SUMS
 from ratioscope.summary import PACKED_SIZE
 from ratioscope.top import TOP_SIZE
-from tests.reference import noise_floor
+from tests.reference import drift, noise_floor
 
 pytestmark = pytest.mark.distributed
 
@@ -95,6 +95,7 @@ def noise(rank: int, world: int) -> Seen:
     recorder.observe(train, rollout, mask)
     if rank < 2:
         recorder.observe_noise(scored_again(rank, train), train, mask)
+        recorder.observe_drift(scored_again(rank, train), train, mask, epsilon=(0.001, 0.001))
     return {"record": seen(recorder.flush(step=1))}
 
 
@@ -352,6 +353,17 @@ def test_the_noise_floor_is_of_all_ranks(ranks: list[Seen]) -> None:
     joined = np.concatenate(apart)
     for key, value in noise_floor(*pairs, abs_d=joined[np.isfinite(joined)]).items():
         assert scalars[key] == pytest.approx(value, rel=1e-4), key
+
+
+def test_drift_is_of_all_ranks(ranks: list[Seen]) -> None:
+    """Drift pools the ranks that observed it, as numpy does; those that did not count for nothing."""
+    scalars = everywhere(ranks, "noise", "record")["scalars"]
+    pairs = []
+    for rank in range(min(2, len(ranks))):
+        train, _, mask, _ = share(rank, len(ranks))
+        pairs.append((scored_again(rank, train).numpy(), train.numpy(), (mask & (train <= 1e-4)).numpy()))
+    for key, value in drift(*pairs, epsilon=(0.001, 0.001)).items():
+        assert scalars[key] == pytest.approx(value, rel=1e-2 if key.endswith("outside") else 1e-3, abs=1e-7), key
 
 
 def test_a_flush_is_three_collectives_of_fixed_size(ranks: list[Seen]) -> None:

@@ -93,6 +93,7 @@ def observe_everything(rule: rs.Correction | None, device: str = "cpu", **option
     recorder.observe(train, rollout, mask, advantages=advantages, token_ids=ids)
     recorder.observe(train, rollout, mask.bool(), split="eval")
     recorder.observe_noise(train, train, mask)
+    recorder.observe_drift(train, rollout, mask, epsilon=(0.2, 0.28))
     if rule is not None:
         weights = rs.correct(train, rollout, mask, correction=rule)
         recorder.observe(train, rollout, mask, advantages=advantages, applied=weights)

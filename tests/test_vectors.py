@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ratioscope as rs
-from tests.reference import Answer, Array, Batch, Rule, answer, noise_floor
+from tests.reference import Answer, Array, Batch, Rule, answer, drift, noise_floor
 from tests.reference_stages import PlainRule, PlainStage, account
 
 RAW = "sampling/raw_importance_sampling_ratio/"
@@ -424,5 +424,6 @@ def test_the_oracle_covers_the_catalogue() -> None:
     covered |= answer(batch, rule=Rule("sequence", "mask", 0.5, 1.2)).keys()
     d = np.array([[0.01, -0.02]])
     covered |= noise_floor((d, np.zeros_like(d), d != 0), abs_d=np.abs(d)).keys()
+    covered |= drift((d, np.zeros_like(d), d != 0), epsilon=(0.2, 0.2)).keys()
     covered |= set(account(PlainRule((PlainStage("ratio", "token", "zero", 0.5, 1.2),) * 4), batch))
     assert covered == {metric.key for metric in rs.CATALOGUE}

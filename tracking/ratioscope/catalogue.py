@@ -210,6 +210,19 @@ def _noise() -> Iterator[Metric]:
     yield Metric(f"{at}multiple", meaning, "standard", formulas.noise_multiple)
 
 
+def _drift() -> Iterator[Metric]:
+    at = f"{PREFIX}drift/"
+    of = "current logp - old logp, the policy's own movement and no mismatch of engines, in nats; where it was observed"
+    yield Metric(f"{at}abs_mean", f"mean absolute {of}", "standard", _mean("drift/abs_d", "drift/n"))
+    yield Metric(f"{at}mean", f"mean {of}", "full", _mean("drift/d", "drift/n"))
+    meaning = "mean of expm1(e) - e for e = current logp - old logp; estimates KL(old || current) where old is what sampled"
+    yield Metric(f"{at}k3", meaning, "full", _mean("drift/k3", "drift/n"))
+    yield Metric(f"{at}ratio_min", "smallest exp(current logp - old logp)", "full", _at("drift", View.ratio_min))
+    yield Metric(f"{at}ratio_max", "largest exp(current logp - old logp)", "full", _at("drift", View.ratio_max))
+    meaning = "fraction of these ratios outside of the clip range, whatever the sign of the advantage; where it was given"
+    yield Metric(f"{at}outside", meaning, "standard", _fraction("drift/outside", "drift/clippable"))
+
+
 def _counts() -> Iterator[Metric]:
     at = f"{PREFIX}counts/"
     of = "masked-in tokens with"
@@ -239,6 +252,7 @@ CATALOGUE: tuple[Metric, ...] = (
     *_tokens(),
     *_places(),
     *_noise(),
+    *_drift(),
     *_counts(),
 )
 """Every statistic, in the order of the reference page."""

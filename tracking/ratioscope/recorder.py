@@ -14,6 +14,7 @@ from ratioscope.accelerated import Host
 from ratioscope.collective import is_main_rank
 from ratioscope.correction import Correction
 from ratioscope.decoding import Decode, TokenTexts
+from ratioscope.drift import drift_summary
 from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
 from ratioscope.news import News
@@ -238,6 +239,43 @@ class Recorder:
         """
         with self._windows.counting_failure(split):
             summary = noise_summary(train_logps_again, train_logps, mask, correction=self.correction)
+        self._windows.add(split, summary)
+
+    def observe_drift(
+        self,
+        current_logps: Logps,
+        old_logps: Logps,
+        mask: Mask,
+        *,
+        epsilon: tuple[float, float] | None = None,
+        packing: Packing | None = None,
+        split: str = "train",
+    ) -> None:
+        """Adds how far the policy has moved since it scored a batch, apart from the engines' mismatch.
+
+        :meth:`observe` gets old and rollout, this gets current and old, in any layout that :meth:`observe` takes.
+        Touches no tensor of the caller's, keeps no graph and makes no host sync. A window in which nothing else is
+        observed makes no record; its drift goes into the next one.
+
+        Args:
+            current_logps: ``(B, T)`` log-probabilities of the sampled tokens under the policy as the loss has it.
+            old_logps: ``(B, T)`` the same under the policy as it was before the step: the ``train_logps`` of
+                :meth:`observe`.
+            mask: ``(B, T)`` bool or 0/1, as for :meth:`observe`.
+            epsilon: how far below and above 1 the loss clips the ratio of the two; None where it does not.
+            packing: where the rows lie if the tensors are packed, ``(N,)``.
+            split: ``"train"`` or ``"eval"``.
+
+        Raises:
+            ValueError: if a shape is not exactly as stated, or epsilon is no pair of numbers from 0 on. The window
+                counts the failure, and a later flush works. Messages speak of current as ``train_logps`` and of old as
+                ``rollout_logps``.
+            TypeError: if the log-probabilities are not floating-point.
+        """
+        with self._windows.counting_failure(split):
+            summary = drift_summary(
+                current_logps, old_logps, mask, epsilon=epsilon, packing=packing, correction=self.correction
+            )
         self._windows.add(split, summary)
 
     def correct(

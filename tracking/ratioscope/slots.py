@@ -76,6 +76,7 @@ SUMS: tuple[str, ...] = (
     "lag/1",
     "lag/-1",
     *(f"noise/{name}" for name in ("d", "abs_d", "d2")),
+    *(f"drift/{name}" for name in ("d", "abs_d", "k3")),
     *PLACE_SUMS,
     "normalizer/w",
 )
@@ -92,6 +93,8 @@ MAXIMA: tuple[str, ...] = (
     "probability/abs_max",
     "row/abs_mean_max",
     "noise/abs_max",
+    "drift/max",
+    "drift/-min",
     "generations",
 )
 """Over ranks all of these are maxima; over time generations add, since each is seen by every rank."""
@@ -126,6 +129,9 @@ COUNTS: tuple[str, ...] = (
     "disagreements",
     "errors",
     "noise/n",
+    "drift/n",
+    "drift/clippable",
+    "drift/outside",
     *PLACE_COUNTS,
     *STAGE_COUNTS,
     "dropped/n",

@@ -52,15 +52,20 @@ class Windows:
         return self._open.pop(split, None) or RatioSummary.empty(self._correction)
 
     def close(self, split: str, *, step: int, stop: bool = False) -> Record | None:
-        """Closes a window, merged over ranks; every rank must call it. None if no rank observed anything.
+        """Closes a window, merged over ranks; every rank must call it. None if no rank observed a batch.
+
+        Drift without a batch, of steps that use a generation again, stays for the window's next record.
 
         Args:
             split: the window's.
             step: the trainer's.
             stop: that this rank asks for an end, of which all hear by it.
         """
-        summary, self.stop = all_merge(self.take(split), group=self._group, flag=stop or self.stop)
+        own = self.take(split)
+        summary, self.stop = all_merge(own, group=self._group, flag=stop or self.stop)
         if not summary.count("errors") and not summary.maxima[-1]:
+            if summary.count("drift/n"):
+                self._open[split] = own
             return None
         return Record(
             step=step,
