@@ -88,7 +88,7 @@ def test_every_layout_gives_the_same(layout: str) -> None:
 
 
 def test_drift_of_steps_without_a_batch_goes_into_the_next_record() -> None:
-    """Steps that only use a generation again make no record; the next one that does has their drift, and no later one."""
+    """Steps that only use a generation again make no record; their drift is in the next one, and in no later one."""
     recorder, pairs = rs.Recorder(), []
     current, old, rollout, mask = policies(2)
     for step in range(1, 5):

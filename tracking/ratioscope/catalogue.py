@@ -212,14 +212,14 @@ def _noise() -> Iterator[Metric]:
 
 def _drift() -> Iterator[Metric]:
     at = f"{PREFIX}drift/"
-    of = "current logp - old logp, the policy's own movement and no mismatch of engines, in nats; where it was observed"
+    of = "e_t, how far the policy has moved since it scored the batch, in nats; where that was observed"
     yield Metric(f"{at}abs_mean", f"mean absolute {of}", "standard", _mean("drift/abs_d", "drift/n"))
     yield Metric(f"{at}mean", f"mean {of}", "full", _mean("drift/d", "drift/n"))
-    meaning = "mean of expm1(e) - e for e = current logp - old logp; estimates KL(old || current) where old is what sampled"
+    meaning = "mean of expm1(e) - e; estimates KL(old || current) as far as the old policy is what sampled"
     yield Metric(f"{at}k3", meaning, "full", _mean("drift/k3", "drift/n"))
-    yield Metric(f"{at}ratio_min", "smallest exp(current logp - old logp)", "full", _at("drift", View.ratio_min))
-    yield Metric(f"{at}ratio_max", "largest exp(current logp - old logp)", "full", _at("drift", View.ratio_max))
-    meaning = "fraction of these ratios outside of the clip range, whatever the sign of the advantage; where it was given"
+    yield Metric(f"{at}ratio_min", "smallest exp(e_t), the loss's own ratio", "full", _at("drift", View.ratio_min))
+    yield Metric(f"{at}ratio_max", "largest exp(e_t)", "full", _at("drift", View.ratio_max))
+    meaning = "fraction of exp(e_t) outside the loss's clip range, whatever the advantage's sign; where it was given"
     yield Metric(f"{at}outside", meaning, "standard", _fraction("drift/outside", "drift/clippable"))
 
 

@@ -16,6 +16,8 @@ from ratioscope.slots import COUNTS, MAXIMA, SUMS
 from ratioscope.summary import RatioSummary
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ratioscope.correction import Correction
     from ratioscope.layouts import Packing
 
@@ -26,7 +28,7 @@ def drift_summary(
     old_logps: Logps,
     mask: Mask,
     *,
-    epsilon: tuple[float, float] | None = None,
+    epsilon: Sequence[float] | None = None,
     packing: Packing | None = None,
     correction: Correction | None = None,
 ) -> RatioSummary:
@@ -36,7 +38,7 @@ def drift_summary(
         current_logps: ``(B, T)`` log-probabilities under the policy as the loss has it.
         old_logps: ``(B, T)`` the same under the policy as it was.
         mask: ``(B, T)`` bool or 0/1, the mask of the loss.
-        epsilon: how far below and above 1 the loss clips the ratio; None where it does not.
+        epsilon: how far below and above 1 the loss clips the ratio, a pair; None where it does not.
         packing: where the rows lie, for ``(N,)`` tensors.
         correction: the rule of the window that it is to be merged into.
 
@@ -63,11 +65,11 @@ def drift_summary(
     return replace(empty, maxima=maxima, sums=sums, counts=counts)
 
 
-def _bounds(epsilon: tuple[float, float] | None) -> tuple[float, float] | None:
+def _bounds(epsilon: Sequence[float] | None) -> tuple[float, float] | None:
     """The smallest and the largest ratio inside of the clip range."""
     if epsilon is None:
         return None
-    if not isinstance(epsilon, tuple) or len(epsilon) != 2 or not all(side >= 0 for side in epsilon):
+    if isinstance(epsilon, int | float) or len(epsilon) != 2 or not all(side >= 0 for side in epsilon):
         msg = f"got epsilon={epsilon!r}; expected None or a pair (low, high) of numbers from 0 on, such as (0.2, 0.28)"
         raise ValueError(msg)
     return 1.0 - epsilon[0], 1.0 + epsilon[1]

@@ -247,7 +247,7 @@ class Recorder:
         old_logps: Logps,
         mask: Mask,
         *,
-        epsilon: tuple[float, float] | None = None,
+        epsilon: Sequence[float] | None = None,
         packing: Packing | None = None,
         split: str = "train",
     ) -> None:
@@ -262,7 +262,7 @@ class Recorder:
             old_logps: ``(B, T)`` the same under the policy as it was before the step: the ``train_logps`` of
                 :meth:`observe`.
             mask: ``(B, T)`` bool or 0/1, as for :meth:`observe`.
-            epsilon: how far below and above 1 the loss clips the ratio of the two; None where it does not.
+            epsilon: how far below and above 1 the loss clips the ratio of the two, a pair; None where it does not.
             packing: where the rows lie if the tensors are packed, ``(N,)``.
             split: ``"train"`` or ``"eval"``.
 
