@@ -20,6 +20,7 @@ from ratioscope.trackers.registry import ReportTo
 from ratioscope_integrations.trainers import trl_reading as reading
 from ratioscope_integrations.trainers import trl_shapes as shapes
 from ratioscope_integrations.trainers.trl_config import config_warnings, trl_sections
+from ratioscope_integrations.trainers.trl_drift import Drift
 from ratioscope_integrations.trainers.trl_enable import enable
 from ratioscope_integrations.trainers.trl_noise import DEFAULT_EVERY, NoiseFloor
 from ratioscope_integrations.trainers.trl_warnings import CONFIG_FINDINGS
@@ -51,6 +52,8 @@ class RatioscopeCallback(TrainerCallback):
         close_timeout: seconds to wait at the end for what trackers have not received yet; the journal keeps it.
         noise_floor: also measure how far the trainer is from itself: a number N scores one generated batch in N once
             more, the first among them; True stands for 10. It costs that forward pass.
+        drift: also record how far the policy has moved since it scored the batch, from the log-probabilities that the
+            loss computes anyway.
         token_texts: keep the texts of each window's worst tokens and their neighbours, as the trainer's tokenizer
             decodes them, in the journal and in trackers; with False their ids only.
         on_finding: what the training does about what the diagnosis finds meanwhile: None for nothing, ``"warn"`` for a
@@ -75,6 +78,7 @@ class RatioscopeCallback(TrainerCallback):
         relay: bool = False,
         close_timeout: float = 10.0,
         noise_floor: bool | int = False,
+        drift: bool = False,
         token_texts: bool = True,
         on_finding: OnFinding = None,
     ) -> None:
@@ -108,6 +112,8 @@ class RatioscopeCallback(TrainerCallback):
             self._loss.expect(math.inf, "train")
         else:
             self._wrap(shapes.GENERATES, self._around_generation)
+        if drift:
+            Drift(trainer, self.recorder, split=self._split)
         self._wrap("evaluation_loop", self._around_evaluation)
         self._wrap("log", self._around_log)
         self._wrap("train", self._around_training)
