@@ -29,7 +29,7 @@ from ratioscope.weighing import correct
 from ratioscope.windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
     from types import TracebackType
 
     import torch
@@ -126,6 +126,7 @@ class Recorder:
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         restored_step: int | None = None,
         said: Container[str] = (),
+        hosts: Mapping[str, Callable[[], object | None]] | None = None,
     ) -> None:
         """Opens journal and trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
 
@@ -135,6 +136,8 @@ class Recorder:
             restored_step: the step of the checkpoint that this process continues from; 0 for a start from scratch.
                 Later records of earlier attempts in the same output directory are superseded.
             said: findings of the config that need no further warning in the log.
+            hosts: by tracker name, what asks another framework for the run that it has opened there, to which it logs
+                at the same steps; None as long as there is none.
         """
         if not is_main_rank():
             return
@@ -151,7 +154,7 @@ class Recorder:
                     detail=self._detail,
                     close_timeout=self._close_timeout,
                     reporters=reporters,
-                    hosts=self._host.runs(),
+                    hosts={**self._host.runs(), **(hosts or {})},
                     restored_step=restored_step,
                     texts=self._texts,
                     hear=self._reaction.hear,
