@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 import subprocess
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -293,7 +294,7 @@ def test_the_runs_of_tracking_are_shared(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each logger of a real Tracking receives its scalars once, in the run that verl opened and ends, at verl's steps."""
+    """Each logger of a real Tracking receives its scalars once, in the run that verl opened, at verl's steps."""
     import mlflow
     import wandb
 
@@ -366,8 +367,22 @@ def test_the_runs_of_tracking_are_shared(
         assert [kept.step for kept in journal.records()] == [1, 2, 3]
 
 
+def test_tracking_ends_with_its_owner(tmp_path: Path) -> None:
+    """A recorder that was not closed keeps no Tracking alive, which ends its loggers as it goes, and works on."""
+    tracking = Tracking("project", "run", ["console"])
+    ratios = VerlRecorder(trainer_config(), tracking, output_dir=tmp_path)
+    ratios.observe(shared_batch())
+    assert ratios.flush(1) is not None
+    gone = weakref.ref(tracking)
+    del tracking
+    assert gone() is None
+    ratios.observe(shared_batch())
+    assert flushed(ratios, 2).step == 2
+    assert not ratios.recorder.incidents.counts
+
+
 def patched(tmp_path: Path) -> dict[str, Path]:
-    """verl's trainers with the lines of the how-to, as they are pasted there."""
+    """The trainers of verl with the lines of the how-to, as they are pasted there."""
     page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "verl.md"
     sources = {}
     for diff in re.findall(r"^```diff\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
@@ -390,7 +405,7 @@ def test_the_lines_of_the_how_to_apply(tmp_path: Path) -> None:
 
 
 def test_the_default_trainer_with_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """verl's own loop and its advantages, patched, record each step, with a dict in place of its tensor store."""
+    """The loop of verl and its advantages, patched, record each step, with a dict in place of its tensor store."""
     source = patched(tmp_path)["trainer/ppo/v1/trainer_base.py"]
     spec = importlib.util.spec_from_file_location("patched_trainer_base", source)
     assert spec is not None
