@@ -26,7 +26,7 @@ from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.registry import ReportTo, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping
     from types import TracebackType
 
     import torch.distributed as dist
@@ -119,6 +119,7 @@ class Recorder(Observer):
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         restored_step: int | None = None,
         said: Container[str] = (),
+        hosts: Mapping[str, Callable[[], object | None]] | None = None,
     ) -> None:
         """Opens journal and trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
 
@@ -128,6 +129,8 @@ class Recorder(Observer):
             restored_step: the step of the checkpoint that this process continues from; 0 for a start from scratch.
                 Later records of earlier attempts in the same output directory are superseded.
             said: findings of the config that need no further warning in the log.
+            hosts: by tracker name, what asks another framework for the run that it has opened there, to which it logs
+                at the same steps; None as long as there is none.
         """
         if not is_main_rank():
             return
@@ -144,7 +147,7 @@ class Recorder(Observer):
                     detail=self._detail,
                     close_timeout=self._close_timeout,
                     reporters=reporters,
-                    hosts=self._host.runs(),
+                    hosts={**self._host.runs(), **(hosts or {})},
                     restored_step=restored_step,
                     texts=self._texts,
                     hear=self._reaction.hear,
