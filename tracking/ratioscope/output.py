@@ -109,7 +109,7 @@ class Output:
             record = self._texts.add(record)
         with self._incidents.guard("delivery counts"):
             overhead = {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
-            found = self._watch.counts() if record.split == "train" else {}
+            found = self._watch.counts() if record.split == "train" and record.scalars else {}
             record = replace(record, health=overhead | self._fanout.health() | found)
         identifier = None
         if self._journal is not None:
