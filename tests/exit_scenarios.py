@@ -8,6 +8,7 @@ Prints each step whose flush has returned.
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import sys
 import time
@@ -130,4 +131,5 @@ SCENARIOS = {
 }
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
     SCENARIOS[sys.argv[1]](Path(sys.argv[2]), sys.argv[3:])
