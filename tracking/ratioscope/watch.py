@@ -28,8 +28,8 @@ GROWTH, MOST_BETWEEN = 0.1, 10
 """A look comes when the run has grown by this share, and after so many windows at the latest."""
 SHARE = 0.02
 """Share of one processor, and so at the most of the interpreter lock, that looks may take."""
-MOST_WAITING = 256
-"""Windows that may wait for the thread."""
+MOST_WAITING = 128
+"""Windows that may wait for the thread, of up to 0.1 MB each."""
 
 
 class Watch:
@@ -106,19 +106,20 @@ class Watch:
         run = Run((), self._config)
         due = FIRST_WINDOWS
         rest_until = 0.0
+        pause: float | None = None
         while True:
-            self._wake.wait()
+            self._wake.wait(pause)
             self._wake.clear()
             with self._incidents.guard("diagnosis"):
                 while self._waiting and not self._abandoned:
                     run.add(self._waiting.popleft())
             if self._closing.is_set():
                 break
+            pause = None
             if run.windows < due:
                 continue
-            if (pause := rest_until - time.monotonic()) > 0.0:
-                self._closing.wait(pause)
-                self._wake.set()
+            if (rest := rest_until - time.monotonic()) > 0.0:  # meanwhile windows are taken, so that none has to wait
+                pause = rest
                 continue
             before = time.thread_time()
             self._look(run)
