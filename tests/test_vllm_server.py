@@ -51,7 +51,7 @@ def server(answers: dict[str, Any], *, delay: float = 0.0, key: str | None = Non
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{httpd.server_address[1]}", asked
         finally:
