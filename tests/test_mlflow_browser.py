@@ -190,6 +190,7 @@ def test_image_charts_are_there_side_by_side(page: Page, tmp_path: Path) -> None
 def test_table_is_a_grid_of_steps_and_runs(page: Page, tmp_path: Path) -> None:
     """The table view opens with a row for each shared step and a picture of each run in it."""
     page.open(f"{page.url}/#/experiments/{page.experiment}/runs?compareRunsMode=ARTIFACT")
+    screenshot(page.driver, "mlflow-table", tmp_path)
     page.wait(lambda: "token_log_ratio" in page.driver.find_element("css selector", "body").text, "the table")
     body = page.driver.find_element("css selector", "body")
     assert min(page.pictures(body, 2 * 4)) > 4

@@ -251,5 +251,8 @@ def test_a_hundred_thousand_windows_open_in_5_s(desktop: Chrome, tmp_path: Path)
 def test_keyboard_reaches_tables(desktop: Chrome, tmp_path: Path) -> None:
     """A table that scrolls takes the focus, so that it scrolls without a pointer."""
     _open(desktop, report_html(make_timeline(5)), tmp_path)
-    ActionChains(desktop).send_keys(Keys.TAB).perform()
-    assert desktop.execute_script("return document.activeElement.className") == "table"
+    reached = set()
+    for _ in range(8):  # a link and what folds out come before
+        ActionChains(desktop).send_keys(Keys.TAB).perform()
+        reached.add(desktop.execute_script("return document.activeElement.className"))
+    assert "table" in reached

@@ -167,11 +167,12 @@ def log_worst_tokens(client: MlflowClient, run_id: str, memory: Memory) -> None:
 
 
 def _mark_as_table(client: MlflowClient, run_id: str, path: str) -> None:
-    """Has MLflow show an artifact among a run's tables."""
+    """Has MLflow show an artifact among a run's tables; the first is the one that its table view opens with."""
     tables: list[Any] = json.loads(client.get_run(run_id).data.tags.get(_TABLES_TAG, "[]"))
     entry = {"path": path, "type": "table"}
     if entry not in tables:
-        client.set_tag(run_id, _TABLES_TAG, json.dumps([*tables, entry]), synchronous=True)
+        tables = sorted([*tables, entry], key=lambda table: str(table["path"]) == WORST_ARTIFACT)
+        client.set_tag(run_id, _TABLES_TAG, json.dumps(tables), synchronous=True)
 
 
 def _cell(path: str | None) -> dict[str, str] | None:
