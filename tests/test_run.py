@@ -115,16 +115,20 @@ def test_what_cannot_be_started_is_told_at_once(
 
 
 @pytest.mark.trl
-@pytest.mark.parametrize("launcher", ["python", "torchrun"])
+@pytest.mark.parametrize("launcher", ["python", "torchrun", "accelerate"])
 def test_a_training_that_knows_nothing_of_it_is_recorded(launcher: str, tmp_path: Path) -> None:
-    """Trainers of a script are watched, started directly or by torchrun: scalars in the log, records in the journal."""
+    """Trainers of a script are watched, whatever starts it: scalars are in its log, records in the journal."""
     from ratioscope.journal_reader import JournalReader
 
     (tmp_path / "train.py").write_text(TRAINING)
     program = ("train.py", "--steps", "2")
     if launcher == "torchrun":
         program = ("-m", "torch.distributed.run", "--nproc_per_node", "2", *program)
-    done = start(*ratioscope("run", *program), folder=tmp_path)
+    command = ratioscope("run", *program)
+    if launcher == "accelerate":
+        launch = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
+        command = (*launch, "-m", "ratioscope", "run", *program)
+    done = start(*command, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "['ratioscope/" in done.stdout
     with JournalReader(tmp_path / "out") as journal:
