@@ -1,8 +1,7 @@
 # Two commands for a fresh machine, both in .venv:
 #
 #   make demo   GRPO with real vLLM on CPU, in all four modes, reporting to MLflow, W&B (offline) and TensorBoard
-#   make test   everything that is checked: lint, types, unit tests, several processes, trackers, vLLM, the wheel,
-#               older TRLs and other frameworks, pages in a browser
+#   make test   everything that is checked: lint, types, tests, trackers, vLLM, the wheel, other versions, browser
 #
 # On Linux, pip needs an index with torch's CPU build. If yours is not configured already, set PIP_EXTRA_INDEX_URL to
 # PyTorch's CPU wheel index, named on pytorch.org/get-started/locally.
