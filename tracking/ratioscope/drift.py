@@ -6,20 +6,19 @@ two sets of weights in one engine. This is the latter, kept apart so that neithe
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from ratioscope.aside import aside
 from ratioscope.observation import Logps, Mask, Observation
-from ratioscope.slots import COUNTS, MAXIMA, SUMS
-from ratioscope.summary import RatioSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ratioscope.correction import Correction
     from ratioscope.layouts import Packing
+    from ratioscope.summary import RatioSummary
 
 
 @torch.no_grad()
@@ -49,20 +48,21 @@ def drift_summary(
     bounds = _bounds(epsilon)
     observation = Observation.of(current_logps, old_logps, mask, packing=packing)
     valid, d = observation.valid, observation.log_ratio.double()
-    empty = RatioSummary.empty(correction, device=d.device)
     if not d.numel():
-        return empty
-    maxima, sums, counts = empty.maxima.clone(), empty.sums.clone(), empty.counts.clone()
-    for side, values in (("max", d), ("-min", -d)):
-        maxima[MAXIMA.index(f"drift/{side}")] = torch.where(valid, values, -torch.inf).max()
-    for name, values in (("d", d), ("abs_d", d.abs()), ("k3", d.expm1() - d)):
-        sums[SUMS.index(f"drift/{name}")] = values.sum()
-    counts[COUNTS.index("drift/n")] = n = valid.sum()
+        return aside(correction, d.device)
+    counts = {"drift/n": valid.sum()}
     if bounds is not None:
         ratio = observation.log_ratio.exp()  # float32, as the loss has it: what equals a bound is inside
-        counts[COUNTS.index("drift/clippable")] = n
-        counts[COUNTS.index("drift/outside")] = (valid & ((ratio < bounds[0]) | (ratio > bounds[1]))).sum()
-    return replace(empty, maxima=maxima, sums=sums, counts=counts)
+        outside = valid & ((ratio < bounds[0]) | (ratio > bounds[1]))
+        counts |= {"drift/clippable": counts["drift/n"], "drift/outside": outside.sum()}
+    sides = (("max", d), ("-min", -d))
+    return aside(
+        correction,
+        d.device,
+        maxima={f"drift/{side}": torch.where(valid, values, -torch.inf).max() for side, values in sides},
+        sums={"drift/d": d.sum(), "drift/abs_d": d.abs().sum(), "drift/k3": (d.expm1() - d).sum()},
+        counts=counts,
+    )
 
 
 def _bounds(epsilon: Sequence[float] | None) -> tuple[float, float] | None:

@@ -5,19 +5,18 @@ No engine could be nearer to the trainer than the trainer is to itself, so a mis
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from ratioscope.aside import aside
 from ratioscope.observation import Logps, Observation
-from ratioscope.slots import COUNTS, MAXIMA, SUMS
-from ratioscope.summary import RatioSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ratioscope.correction import Correction
+    from ratioscope.summary import RatioSummary
 
 
 @torch.no_grad()
@@ -42,13 +41,13 @@ def noise_summary(
     """
     observation = Observation.of(train_logps_again, train_logps, mask)
     valid, d = observation.valid, observation.log_ratio.double()
-    empty = RatioSummary.empty(correction, device=d.device)
     if not d.numel():
-        return empty
-    maxima, sums, counts = empty.maxima.clone(), empty.sums.clone(), empty.counts.clone()
+        return aside(correction, d.device)
     abs_d = d.abs()
-    maxima[MAXIMA.index("noise/abs_max")] = torch.where(valid, abs_d, -torch.inf).max()
-    for name, values in (("d", d), ("abs_d", abs_d), ("d2", d.square())):
-        sums[SUMS.index(f"noise/{name}")] = values.sum()
-    counts[COUNTS.index("noise/n")] = valid.sum()
-    return replace(empty, maxima=maxima, sums=sums, counts=counts)
+    return aside(
+        correction,
+        d.device,
+        maxima={"noise/abs_max": torch.where(valid, abs_d, -torch.inf).max()},
+        sums={"noise/d": d.sum(), "noise/abs_d": abs_d.sum(), "noise/d2": d.square().sum()},
+        counts={"noise/n": valid.sum()},
+    )
