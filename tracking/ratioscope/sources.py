@@ -123,9 +123,8 @@ def read_journal(path: Path, *, exponents: Mapping[str, int] | None = None) -> T
         timeline.pooled = Pooled(timeline.config)
         for body in reader.first_bodies():
             first = loads(body)
-            _bins(
-                first, rows, _counts(first)
-            )  # the first records of all choose the widths, also where others took their place
+            # The first records of all choose the widths, also where others took their place.
+            _bins(first, rows, _counts(first))
         for body in reader.bodies():
             _add(timeline, loads(body), rows)
         timeline.events += [(event.step, event.line) for event in reader.events()]

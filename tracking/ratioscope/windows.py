@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ratioscope.collective import all_merge, world_size
 from ratioscope.record import Record
+from ratioscope.slots import GENERATIONS
 from ratioscope.summary import RatioSummary
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Windows:
         """
         own = self.take(split)
         summary, self.stop = all_merge(own, group=self._group, flag=stop or self.stop)
-        if not summary.count("errors") and not summary.maxima[-1]:
+        if not summary.count("errors") and not summary.maxima[GENERATIONS]:
             if summary.count("drift/n"):
                 self._open[split] = own
             return None

@@ -6,14 +6,13 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
+from ratioscope_integrations.trainers.trl_shapes import GENERATES, QUEUE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
 logger = logging.getLogger("ratioscope")
-
-_GENERATES, _QUEUE = "_generate_and_score_completions", "rollout_queue"
-"""What tells a GRPO trainer: a method that generates, or a queue of rollouts. Not a class: some are none of TRL's."""
 
 
 def attach_all(transformers_trainer: ModuleType, options: Mapping[str, Any]) -> None:
@@ -46,7 +45,7 @@ def attach_before(
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_grpo = hasattr(self, _GENERATES) or hasattr(self, _QUEUE)
+        is_grpo = hasattr(self, GENERATES) or hasattr(self, QUEUE)
         if is_grpo and getattr(self, "_ratioscope", None) is None and only(self):
             _try(attach, self)
             if name in vars(self):  # the callback wraps this very method, and is to see this very call
