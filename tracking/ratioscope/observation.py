@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -22,35 +23,19 @@ Mask = torch.Tensor | Sequence[Sequence[int]] | Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Observation:
-    """One batch, ready to be summarised. Every tensor is detached, and float32 or bool but as given.
+    """One batch, ready to be summarised. Every tensor is detached; what is derived is float32 or bool, made when asked.
 
     A token is valid if it is masked in, both its log-probabilities are finite, and the rollout's is not above 0.
 
     Attributes:
-        train: ``(B, T)`` trainer log-probabilities, 0 where not valid.
-        rollout: ``(B, T)`` rollout log-probabilities, 0 where not valid.
-        log_ratio: ``(B, T)`` train - rollout, in nats, 0 where not valid.
-        given: train, rollout and mask as given, detached.
-        valid: bool ``(B, T)``.
-        masked_in: bool ``(B, T)``, the mask as given.
-        missing: bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all.
-        nan: bool ``(B, T)``, other masked-in tokens with a NaN on either side.
-        infinite: bool ``(B, T)``, other masked-in tokens with an infinity on either side, or in the difference.
-        positive: bool ``(B, T)``, other masked-in tokens whose rollout log-probability is above 0.
+        given: train, rollout and mask, ``(B, T)``, as given.
+        absent: bool, broadcast to ``(B, T)``: where a list has None or a row has ended; None of tensors.
         advantages: float32 ``(B,)`` or None.
         token_ids: int64 ``(B, T)`` or None.
     """
 
-    train: torch.Tensor
-    rollout: torch.Tensor
-    log_ratio: torch.Tensor
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    valid: torch.Tensor
-    masked_in: torch.Tensor
-    missing: torch.Tensor
-    nan: torch.Tensor
-    infinite: torch.Tensor
-    positive: torch.Tensor
+    absent: torch.Tensor | None
     advantages: torch.Tensor | None
     token_ids: torch.Tensor | None
 
@@ -88,18 +73,34 @@ class Observation:
         train_rows, rollout_rows, in_mask, ids = padded(
             packing, train_logps=train_logps, rollout_logps=rollout_logps, mask=mask, token_ids=token_ids
         )
-        absent = torch.zeros((), dtype=torch.bool, device=in_mask.device)
         train, absent_train = _as_tensor("train_logps", train_rows, in_mask)
         rollout, absent_rollout = _as_tensor("rollout_logps", rollout_rows, in_mask)
         if advantages is not None and not isinstance(advantages, torch.Tensor):
             advantages = torch.as_tensor(advantages, dtype=torch.float32, device=in_mask.device)
         check_batch(train, rollout, in_mask, advantages=advantages, token_ids=ids)
 
-        given = train.detach(), rollout.detach(), in_mask.detach()
-        train, rollout = given[0].float(), given[1].float()
-        masked_in = given[2] != 0
-        for part in (absent_train, absent_rollout):
-            absent = absent if part is None else absent | part
+        parts = [part for part in (absent_train, absent_rollout) if part is not None]
+        return cls(
+            given=(train.detach(), rollout.detach(), in_mask.detach()),
+            absent=torch.stack(parts).any(dim=0) if parts else None,
+            advantages=None if advantages is None else advantages.detach().float(),
+            token_ids=None if ids is None else ids.detach().to(train.device, torch.int64),
+        )
+
+    @cached_property
+    def _cast(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.given[0].float(), self.given[1].float()
+
+    @cached_property
+    def masked_in(self) -> torch.Tensor:
+        """Bool ``(B, T)``, the mask as given."""
+        return self.given[2] != 0
+
+    @cached_property
+    def _classes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What each masked-in token is: missing, NaN, infinite, positive or else valid."""
+        (train, rollout), masked_in = self._cast, self.masked_in
+        absent = torch.zeros((), dtype=torch.bool, device=masked_in.device) if self.absent is None else self.absent
         missing = masked_in & absent
         rest = masked_in & ~missing
         nan = rest & (train.isnan() | rollout.isnan())
@@ -107,23 +108,47 @@ class Observation:
         infinite = rest & ~(train - rollout).isfinite()
         rest = rest & ~infinite
         positive = rest & (rollout > POSITIVE_LOGP_SLACK)
-        valid = rest & ~positive
-        zero = torch.zeros((), dtype=torch.float32, device=train.device)
-        train, rollout = torch.where(valid, train, zero), torch.where(valid, rollout, zero)
-        return cls(
-            train=train,
-            rollout=rollout,
-            log_ratio=train - rollout,
-            given=given,
-            valid=valid,
-            masked_in=masked_in,
-            missing=missing,
-            nan=nan,
-            infinite=infinite,
-            positive=positive,
-            advantages=None if advantages is None else advantages.detach().float(),
-            token_ids=None if ids is None else ids.detach().to(train.device, torch.int64),
-        )
+        return missing, nan, infinite, positive, rest & ~positive
+
+    @property
+    def missing(self) -> torch.Tensor:
+        """Bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all."""
+        return self._classes[0]
+
+    @property
+    def nan(self) -> torch.Tensor:
+        """Bool ``(B, T)``, other masked-in tokens with a NaN on either side."""
+        return self._classes[1]
+
+    @property
+    def infinite(self) -> torch.Tensor:
+        """Bool ``(B, T)``, other masked-in tokens with an infinity on either side, or in the difference."""
+        return self._classes[2]
+
+    @property
+    def positive(self) -> torch.Tensor:
+        """Bool ``(B, T)``, other masked-in tokens whose rollout log-probability is above 0."""
+        return self._classes[3]
+
+    @property
+    def valid(self) -> torch.Tensor:
+        """Bool ``(B, T)``."""
+        return self._classes[4]
+
+    @cached_property
+    def train(self) -> torch.Tensor:
+        """``(B, T)`` trainer log-probabilities, 0 where not valid."""
+        return torch.where(self.valid, self._cast[0], 0.0)
+
+    @cached_property
+    def rollout(self) -> torch.Tensor:
+        """``(B, T)`` rollout log-probabilities, 0 where not valid."""
+        return torch.where(self.valid, self._cast[1], 0.0)
+
+    @cached_property
+    def log_ratio(self) -> torch.Tensor:
+        """``(B, T)`` train - rollout, in nats, 0 where not valid."""
+        return self.train - self.rollout
 
     @property
     def step_log_ratio(self) -> torch.Tensor:

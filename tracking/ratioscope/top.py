@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ratioscope.observation import Observation
     from ratioscope.places import Places
+    from ratioscope.token_part import TokenPart
 
 N_LOG_RATIOS = 256
 N_TOKENS = 32
@@ -45,6 +46,23 @@ _BACK = (pow(_STEP, -1, 2**64) + 2**63) % 2**64 - 2**63  # the inverse of _STEP,
 _SPREAD = 0x3C6EF373
 _NO_TOKEN = -(2**31)
 """Keys below this are of no valid token."""
+
+
+@dataclass(frozen=True)
+class Worst:
+    """Where a batch's worst tokens are, in order; int64 ``(N,)`` each, N being at most ``N_TOKENS``.
+
+    Attributes:
+        row: their row.
+        column: their column.
+        position: their index among the row's valid tokens.
+        found: bool, whether there is a token at all.
+    """
+
+    row: torch.Tensor
+    column: torch.Tensor
+    position: torch.Tensor
+    found: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,23 +90,25 @@ class Top:
         )
 
     @classmethod
-    def of(cls, observation: Observation, places: Places, row_d: torch.Tensor, abs_mean: torch.Tensor) -> Top:
+    def of(cls, observation: Observation, part: TokenPart, row_d: torch.Tensor, abs_mean: torch.Tensor) -> Top:
         """The largest of one batch, without a host sync.
 
         Args:
-            observation: the batch, of at least one column.
-            places: its places.
+            observation: the batch.
+            part: its tokens, reduced.
             row_d: float64 ``(B,)`` sums of log-ratios.
             abs_mean: float64 ``(B,)`` means of absolute log-ratios.
         """
-        n, live = places.n.squeeze(-1), places.n.squeeze(-1) > 0
+        if not observation.given[2].shape[-1]:
+            return cls.empty(row_d.device)
+        live = part.n > 0
         advantages = torch.full_like(row_d, torch.nan) if observation.advantages is None else observation.advantages
-        zero = torch.zeros_like(n)
-        by_row = [n, _fingerprint(observation), zero, zero, advantages, row_d]
-        rows = torch.stack([part.double() for part in (abs_mean.float(), *by_row)], dim=-1)
+        zero = torch.zeros_like(part.n)
+        by_row = [part.n, part.fingerprint, zero, zero, advantages, row_d]
+        rows = torch.stack([column.double() for column in (abs_mean.float(), *by_row)], dim=-1)
         return cls(
             log_ratios=_largest(torch.where(live, row_d, -torch.inf)),
-            tokens=_worst_tokens(observation, places, rows),
+            tokens=_filled(_token_table(observation, part.worst, rows), N_TOKENS),
             rows=_best(torch.where(live.unsqueeze(-1), rows, 0.0), N_ROWS),
         )
 
@@ -165,64 +185,83 @@ def _key(value: torch.Tensor, fingerprint: torch.Tensor, position: torch.Tensor,
     return torch.add(hashed, size.to(torch.int64), alpha=2**32)
 
 
-def _fingerprint(observation: Observation) -> torch.Tensor:
+def fingerprints(observation: Observation) -> torch.Tensor:
     """int64 ``(B,)`` below 2**52: a hash of each row's content and order, whatever padding and batch it stands in.
 
     The polynomial of the row's tokens in ``_STEP``, modulo 2**64, divided by the power of the row's first column.
     Integers wrap and add exactly, so it is the same on every device.
     """
     masked_in = observation.masked_in
-    powers, inverse = (
-        torch.full(masked_in.shape[-1:], base, dtype=torch.int64, device=masked_in.device).cumprod(dim=0)
-        for base in (_STEP, _BACK)
-    )
+    if not masked_in.shape[-1]:
+        return torch.zeros(len(masked_in), dtype=torch.int64, device=masked_in.device)
+    powers, inverse = powers_of(masked_in.shape[-1], masked_in.device)
     row = ((masked_in.to(torch.uint8) + observation.valid) * powers).sum(dim=-1) * _MASK
     row = row + (observation.train.view(torch.int32) * powers).sum(dim=-1) * _TRAIN
     row = row + (observation.rollout.view(torch.int32) * powers).sum(dim=-1) * _ROLLOUT
     if observation.token_ids is not None:
         row = row + (torch.where(masked_in, observation.token_ids, 0) * powers).sum(dim=-1) * _TOKEN
     row = row * inverse.index_select(0, masked_in.to(torch.uint8).argmax(dim=-1))
-    if observation.advantages is not None:
-        row = row + observation.advantages.view(torch.int32).to(torch.int64) * _ADVANTAGE
+    row = row + of_advantages(observation)
     row = (row ^ (row >> 29)) * _MIX
     return (row >> 12) & (2**52 - 1)
 
 
-def _worst_tokens(observation: Observation, places: Places, rows: torch.Tensor) -> torch.Tensor:
-    valid, width = observation.valid, observation.valid.shape[-1]
-    fingerprint = rows[:, _FINGERPRINT : _FINGERPRINT + 1].to(torch.int64)
-    keys = _key(observation.log_ratio, fingerprint, places.position, valid).flatten()
-    found, where = keys.topk(min(N_TOKENS, len(keys)))
-    row = where // width
+MULTIPLIERS = (_MASK, _TRAIN, _ROLLOUT, _TOKEN, _MIX, _SPREAD)
+"""Of fingerprints and keys, for a kernel that makes them itself."""
 
-    def at(values: torch.Tensor) -> torch.Tensor:
-        return values.flatten().index_select(0, where).double().unsqueeze(-1)
 
-    by_row = rows.index_select(0, row)
-    table = torch.cat(
-        [
-            at(observation.log_ratio),
-            by_row[:, _N:_POSITION],
-            at(places.position),
-            by_row[:, _RANK:],
-            at(observation.train),
-            at(observation.rollout),
-            _ids(observation, row, where % width),
-        ],
-        dim=-1,
+def powers_of(width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """int64 ``(width,)``: the first powers of the step of a fingerprint, and of its inverse."""
+    step, back = (
+        torch.full((width,), base, dtype=torch.int64, device=device).cumprod(dim=0) for base in (_STEP, _BACK)
     )
-    table = torch.where((found >= _NO_TOKEN).unsqueeze(-1), table, 0.0)
-    return _filled(table, N_TOKENS)
+    return step, back
+
+
+def of_advantages(observation: Observation) -> torch.Tensor:
+    """int64 ``(B,)``: what the rows' advantages add to their fingerprints."""
+    if observation.advantages is None:
+        return torch.zeros(len(observation.given[2]), dtype=torch.int64, device=observation.given[2].device)
+    return observation.advantages.view(torch.int32).to(torch.int64) * _ADVANTAGE
+
+
+def worst_tokens(observation: Observation, places: Places, fingerprint: torch.Tensor) -> Worst:
+    """Where the worst tokens of a batch of at least one column are."""
+    width = observation.valid.shape[-1]
+    keys = _key(observation.log_ratio, fingerprint.unsqueeze(-1), places.position, observation.valid).flatten()
+    found, where = keys.topk(min(N_TOKENS, len(keys)))
+    position = places.position.flatten().index_select(0, where).to(torch.int64)
+    return Worst(row=where // width, column=where % width, position=position, found=found >= _NO_TOKEN)
+
+
+def _token_table(observation: Observation, worst: Worst, rows: torch.Tensor) -> torch.Tensor:
+    train, rollout = (
+        logps.take(worst.row * logps.shape[-1] + worst.column).float()
+        for logps in observation.given[:2]
+    )
+    by_row = rows.index_select(0, worst.row)
+    columns = [
+        (train - rollout).double().unsqueeze(-1),
+        by_row[:, _N:_POSITION],
+        worst.position.double().unsqueeze(-1),
+        by_row[:, _RANK:],
+        train.double().unsqueeze(-1),
+        rollout.double().unsqueeze(-1),
+        _ids(observation, worst.row, worst.column),
+    ]
+    return torch.where(worst.found.unsqueeze(-1), torch.cat(columns, dim=-1), 0.0)
 
 
 def _ids(observation: Observation, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
     """Ids of these tokens and their neighbours, in order; -1 where the mask has none."""
+    around = torch.arange(-N_BEFORE, N_AFTER + 1, device=row.device)
     if observation.token_ids is None:
-        return torch.full((len(row), N_BEFORE + 1 + N_AFTER), -1.0, dtype=torch.float64, device=row.device)
-    ids = torch.where(observation.masked_in, observation.token_ids, -1)
-    padded = torch.nn.functional.pad(ids, (N_BEFORE, N_AFTER), value=-1)
-    columns = column.unsqueeze(-1) + torch.arange(N_BEFORE + 1 + N_AFTER, device=column.device)
-    return padded.index_select(0, row).gather(1, columns).double()
+        return torch.full((len(row), len(around)), -1.0, dtype=torch.float64, device=row.device)
+    width = observation.token_ids.shape[-1]
+    columns = column.unsqueeze(-1) + around
+    at = row.unsqueeze(-1) * width + columns.clamp(0, width - 1)
+    masked_in = (observation.given[2].take(at) != 0) & (columns >= 0) & (columns < width)
+    return torch.where(masked_in, observation.token_ids.take(at), -1).double()
 
 
 def _marked(table: torch.Tensor, rank: int) -> torch.Tensor:

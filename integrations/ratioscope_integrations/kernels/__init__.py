@@ -1,0 +1,1 @@
+"""Fused kernels for :mod:`ratioscope.kernels`."""

@@ -1,0 +1,93 @@
+"""Kernels: faster ways to the same token part, where one is installed for a device.
+
+A kernel is found by an entry point of its device's type in :data:`GROUP`, a function without arguments that makes it.
+That may compile for some seconds, so it is called on a thread of its own when the first batch on such a device is
+observed, and the plain path is taken until it has returned. Counts and histograms are the same to the bit either way,
+sums to 1e-12.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratioscope.correction import Correction
+    from ratioscope.observation import Observation
+    from ratioscope.token_part import TokenPart
+
+GROUP = "ratioscope.kernels"
+"""Entry-point group: a device's type, as in ``torch.device.type`` -> a function that makes its kernel."""
+
+SWITCH = "RATIOSCOPE_KERNELS"
+"""Environment variable; with the value ``0`` only the plain path is taken."""
+
+_log = logging.getLogger("ratioscope")
+
+
+class Kernel(Protocol):
+    """Reduces a batch's tokens as :func:`ratioscope.token_part.token_part` does."""
+
+    def __call__(
+        self, observation: Observation, correction: Correction | None, applied: torch.Tensor | None
+    ) -> TokenPart | None:
+        """The token part; None to leave this batch to the plain path."""
+        ...
+
+
+class _Maker:
+    """One device's kernel, being made or made."""
+
+    def __init__(self, device: str) -> None:
+        self.kernel: Kernel | None = None
+        self.thread = threading.Thread(target=self._make, args=(device,), name=f"ratioscope-kernel-{device}", daemon=True)
+        self.thread.start()
+
+    def _make(self, device: str) -> None:
+        try:
+            for entry in entry_points(group=GROUP, name=device):
+                self.kernel = entry.load()()
+        except Exception as error:  # whatever is wrong with it, the plain path has the same numbers
+            _log.debug("no kernel for %s: %s: %s", device, type(error).__name__, error)
+
+
+_makers: dict[str, _Maker] = {}
+
+
+def token_part(
+    observation: Observation, correction: Correction | None, applied: torch.Tensor | None
+) -> TokenPart | None:
+    """The token part of a batch by its device's kernel; None if there is none, not yet, or not for this batch."""
+    device = observation.given[0].device.type
+    maker = _makers.get(device)
+    if maker is None:
+        if os.environ.get(SWITCH) == "0":
+            return None
+        maker = _makers[device] = _Maker(device)
+    if maker.kernel is None:
+        return None
+    try:
+        return maker.kernel(observation, correction, applied)
+    except Exception as error:
+        maker.kernel = None
+        _log.warning("the kernel for %s failed, the plain path is taken from now on: %s", device, error)
+        return None
+
+
+def ready(device: str = "cpu", timeout: float | None = 60.0) -> bool:
+    """Waits until a device's kernel is made; whether there is one.
+
+    Args:
+        device: type of the device.
+        timeout: seconds to wait at most; None for as long as it takes.
+    """
+    if os.environ.get(SWITCH) == "0":
+        return False
+    maker = _makers.setdefault(device, _makers.get(device) or _Maker(device))
+    maker.thread.join(timeout)
+    return maker.kernel is not None
