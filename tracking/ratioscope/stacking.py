@@ -17,7 +17,8 @@ def stacked(
 ) -> torch.Tensor:
     """One value for each name; the default where there is none."""
     filler = torch.full((), default, dtype=dtype, device=device)
-    return torch.stack([values.get(name, filler).to(dtype) for name in names])
+    found = [values.get(name, filler) for name in names]
+    return torch.stack([value if value.dtype == dtype else value.to(dtype) for value in found])
 
 
 def joined(

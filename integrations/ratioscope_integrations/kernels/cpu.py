@@ -26,8 +26,10 @@ from ratioscope_integrations.kernels.cpu_rows import ROW_COUNTS, ROW_SUMS, Batch
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
-_A_THREADS_SHARE = 1 << 14
+_A_THREADS_SHARE = 1 << 15
 """Tokens below which one more thread costs more than it saves."""
+_AT_ONCE = 1 << 14
+"""Tokens that a thread takes at a time; the other cores may be busy, so that shares cannot be told beforehand."""
 _SUM, _COUNT = ({name: column for column, name in enumerate(names)} for names in (ROW_SUMS, ROW_COUNTS))
 
 
@@ -86,8 +88,7 @@ def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None)
     """What each thread found and, the first of them, what stands in all of their rows; None if a row does not fit."""
     train, rollout, mask = observation.given
     n_rows, width = train.shape
-    step, back = powers_of(width, train.device)
-    hashing = Hash(step.numpy(), back.numpy(), np.array(MULTIPLIERS, dtype=np.int64))
+    hashing = Hash(powers_of(width, train.device)[0].numpy(), np.array(MULTIPLIERS, dtype=np.int64))
     ids = observation.token_ids
     advantage = of_advantages(observation)
     n_threads = max(1, min(torch.get_num_threads(), n_rows, n_rows * width // _A_THREADS_SHARE))
@@ -126,21 +127,26 @@ def _array(values: torch.Tensor) -> Any:
 
 
 def _on_threads(batch: Batch, offset: int, rule: Rule, hashing: Hash, kept: list[Kept]) -> bool:
-    """Shares the rows of a chunk out; whether all of them fit."""
-    n_rows = len(batch.train)
-    bounds = [n_rows * share // len(kept) for share in range(len(kept) + 1)]
-    fits = [False] * len(kept)
+    """Lets threads take a few rows at a time, as fast as each gets on; whether all of them fit."""
+    n_rows, width = batch.train.shape
+    step = max(1, _AT_ONCE // width)
+    starts = iter(range(0, n_rows, step))
+    odd: list[int] = []
 
-    def work(share: int) -> None:
-        fits[share] = reduce_rows(bounds[share], bounds[share + 1], offset, batch, rule, hashing, kept[share])
+    def work(found: Kept) -> None:
+        for start in starts:  # a range's iterator gives each number once, whoever asks
+            if not reduce_rows(start, min(start + step, n_rows), offset, batch, rule, hashing, found):
+                odd.append(start)
+            if odd:
+                return
 
-    threads = [threading.Thread(target=work, args=(share,), daemon=True) for share in range(1, len(kept))]
+    threads = [threading.Thread(target=work, args=(found,), daemon=True) for found in kept[1:]]
     for thread in threads:
         thread.start()
-    work(0)
+    work(kept[0])
     for thread in threads:
         thread.join()
-    return all(fits)
+    return not odd
 
 
 def _part(

@@ -61,10 +61,9 @@ class Rule(NamedTuple):
 
 
 class Hash(NamedTuple):
-    """Of fingerprints: powers of the step by column, those of its inverse, and the multipliers."""
+    """Of fingerprints: powers of the step by column, and the multipliers."""
 
     powers: Array
-    inverse: Array
     multipliers: Array  # mask, train, rollout, token, mix, spread
 
 
@@ -79,6 +78,21 @@ class Kept(NamedTuple):
     where: Array  # int64 (3, N_KEPT): their row, column and position
 
 
+class Row(NamedTuple):
+    """A thread's buffers, cut to one row from its first masked-in token to its last; 0 where a token is not valid."""
+
+    mask: Array  # uint8
+    valid: Array  # uint8
+    x: Array  # float32, of the engine
+    y: Array  # float32, of the trainer
+    d: Array  # float32
+    ratio: Array  # float32, 1 where not valid
+    after: Array  # float32, what a rule leaves
+    excess: Array  # float64, expm1(abs(d))
+    q: Array  # float64, exp(x)
+    p: Array  # float64, exp(y)
+
+
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # its low bits are zero, so that products with small integers are exact
 _LN2_LOW = 1.90821492927058770002e-10
@@ -90,16 +104,19 @@ _LARGEST = np.float32(np.finfo(np.float32).max)
 _OVERFLOW = 88.72283905206835
 _NEAR = np.float32(0.9), np.float32(1.1)
 _FAR = np.float32(0.5), np.float32(2.0)
+_INFINITY = np.int32(0x7F800000)
+_MINUS_INFINITY = np.int32(0x7F800000 - 2**31)
 
 _SUB_BUCKET_BITS = 5
 _PER_SIDE = 30 << _SUB_BUCKET_BITS
 _ZERO = _PER_SIDE + 1
 _OFFSET = (127 - 20) << _SUB_BUCKET_BITS
+_BLOCK = 128
 
 
 @njit(inline="always")
 def _parts(x: float) -> tuple[float, float]:
-    """2**k and expm1(r) of x = k ln 2 + r with r at most half a ln 2: Taylor's polynomial, exact to the last bit or two."""
+    """2**k and expm1(r), where x = k ln 2 + r and abs(r) is at most half of ln 2: Taylor's polynomial, to the last bits."""
     shifted = x * _LOG2E + _ROUND
     k = shifted - _ROUND
     scale = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
@@ -119,23 +136,52 @@ def _parts(x: float) -> tuple[float, float]:
 
 
 @njit(fastmath={"contract"}, nogil=True, error_model="numpy")
-def _exponentials(d: Array, x: Array, y: Array, excess: Array, q: Array, p: Array) -> None:
-    """expm1(abs(d)), exp(x) and exp(y)."""
+def _exponentials(row: Row) -> None:
+    """All that a row needs, in float64."""
+    x, y, d, excess, q, p = row.x, row.y, row.d, row.excess, row.q, row.p
     for j in range(len(d)):
         scale, rest = _parts(np.float64(abs(d[j])))
         excess[j] = scale * rest + (scale - 1.0)
         scale, rest = _parts(max(np.float64(x[j]), -708.0))
         q[j] = scale * rest + scale
-        scale, rest = _parts(min(max(np.float64(y[j]), -708.0), 700.0))
+        scale, rest = _parts(max(np.float64(y[j]), -708.0))
         p[j] = scale * rest + scale
 
 
+@njit(inline="always")
+def _ordered(bits: int) -> int:
+    """Bits of a float32 as an integer of the same order, and back: integers' extremes are vectorized, floats' are not."""
+    return np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+
+
 @njit(nogil=True, error_model="numpy")
-def _clean(batch: Batch, row: int, x: Array, y: Array, d: Array, ratio: Array, valid: Array) -> tuple[int, int, int]:
-    """What is valid goes into the buffers, 0 elsewhere (1 of ratios); counts of masked-in, valid and odd mask values."""
-    train, rollout, mask, raw = batch.train[row], batch.rollout[row], batch.mask[row], batch.ratio[row]
+def _extremes(values: Array, valid: Array, sums: Array, at: int) -> None:
+    """Largest and smallest valid float32; minus infinity and infinity if there is none."""
+    bits = values.view(np.int32)
+    high, low = _ordered(_MINUS_INFINITY), _ordered(_INFINITY)
+    for j in range(len(values)):
+        value = _ordered(bits[j])
+        high = max(high, value if valid[j] != 0 else _ordered(_MINUS_INFINITY))
+        low = min(low, value if valid[j] != 0 else _ordered(_INFINITY))
+    found = np.array([_ordered(high), _ordered(low)], dtype=np.int32).view(np.float32)
+    sums[at], sums[at + 1] = found[0], found[1]
+
+
+@njit(nogil=True, error_model="numpy")
+def _largest(values: Array) -> float:
+    """Of float64 from 0 on, whose bits have their order."""
+    bits, largest = values.view(np.int64), np.int64(0)
+    for j in range(len(values)):
+        largest = max(largest, bits[j])
+    return np.array([largest]).view(np.float64)[0]
+
+
+@njit(nogil=True, error_model="numpy")
+def _clean(row: Row, train: Array, rollout: Array, ratio: Array) -> tuple[int, int, int]:
+    """Fills the buffers; counts of masked-in tokens, of valid ones, and of odd mask values."""
+    mask, valid, x, y, d, kept = row.mask, row.valid, row.x, row.y, row.d, row.ratio
     masked_in, n, odd = 0, 0, 0
-    for j in range(len(x)):
+    for j in range(len(mask)):
         old, own, inside = rollout[j], train[j], mask[j]
         difference = own - old
         ok = (inside != 0) & (abs(difference) <= _LARGEST) & (old <= _SLACK)
@@ -143,7 +189,7 @@ def _clean(batch: Batch, row: int, x: Array, y: Array, d: Array, ratio: Array, v
         x[j] = old if ok else np.float32(0.0)
         y[j] = own if ok else np.float32(0.0)
         d[j] = difference if ok else np.float32(0.0)
-        ratio[j] = raw[j] if ok else np.float32(1.0)
+        kept[j] = ratio[j] if ok else np.float32(1.0)
         masked_in += inside != 0
         n += ok
         odd += inside > 1
@@ -151,11 +197,11 @@ def _clean(batch: Batch, row: int, x: Array, y: Array, d: Array, ratio: Array, v
 
 
 @njit(nogil=True, error_model="numpy")
-def _refused(batch: Batch, row: int, counts: Array) -> None:
+def _refused(mask: Array, train: Array, rollout: Array, counts: Array) -> None:
     """Why masked-in tokens are not valid."""
-    for j in range(batch.mask.shape[1]):
-        if batch.mask[row, j] != 0:
-            own, old = batch.train[row, j], batch.rollout[row, j]
+    for j in range(len(mask)):
+        if mask[j] != 0:
+            own, old = train[j], rollout[j]
             if math.isnan(own) or math.isnan(old):
                 counts[2] += 1
             elif not abs(own - old) <= _LARGEST:
@@ -165,41 +211,54 @@ def _refused(batch: Batch, row: int, counts: Array) -> None:
 
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
-def _moments(x: Array, y: Array, d: Array, valid: Array, sums: Array, counts: Array) -> None:
-    """What needs no exponential."""
-    high, low = np.float32(-np.inf), np.float32(np.inf)
-    coarse_d, fine_d, coarse_abs, fine_abs, d2 = 0.0, 0.0, 0.0, 0.0, 0.0
-    sx, sy, xx, yy, xy = 0.0, 0.0, 0.0, 0.0, 0.0
-    equal, zero_y, zero_x, overflow = 0, 0, 0, 0
+def _log_ratios(row: Row, sums: Array) -> None:
+    """Sums of log-ratios, in two halves as :func:`ratioscope.exact.halves` has them."""
+    d = row.d
+    coarse_d, fine_d, coarse_abs, fine_abs = 0.0, 0.0, 0.0, 0.0
+    for j in range(len(d)):
+        value = np.float64(d[j])
+        coarse = np.rint(value * 1048576.0) * (1.0 / 1048576.0)
+        coarse_d += coarse
+        fine_d += value - coarse
+        coarse_abs += abs(coarse)
+        fine_abs += abs(value) - abs(coarse)
+    sums[0], sums[1] = coarse_d + fine_d, coarse_abs + fine_abs
+
+
+@njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
+def _moments(row: Row, sums: Array) -> None:
+    """Of both sides' log-probabilities."""
+    x, y, d = row.x, row.y, row.d
+    d2, sx, sy, xx, yy, xy = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(len(d)):
         a, b, v = np.float64(x[j]), np.float64(y[j]), np.float64(d[j])
-        coarse = np.rint(v * 1048576.0) * (1.0 / 1048576.0)
-        coarse_d += coarse
-        fine_d += v - coarse
-        coarse_abs += abs(coarse)
-        fine_abs += abs(v) - abs(coarse)
         d2 += v * v
         sx += a
         sy += b
         xx += a * a
         yy += b * b
         xy += a * b
+    sums[2], sums[3], sums[4], sums[5], sums[6], sums[7] = d2, sx, sy, xx, yy, xy
+
+
+@njit(nogil=True, error_model="numpy")
+def _exact(row: Row, counts: Array) -> None:
+    """Tokens that are exactly something."""
+    x, y, d, valid = row.x, row.y, row.d, row.valid
+    equal, zero_y, zero_x, overflow = 0, 0, 0, 0
+    for j in range(len(d)):
         inside = valid[j] != 0
-        high = max(high, d[j] if inside else np.float32(-np.inf))
-        low = min(low, d[j] if inside else np.float32(np.inf))
         equal += inside & (x[j] == y[j])
-        zero_y += inside & (y[j] == 0.0)
-        zero_x += inside & (x[j] == 0.0)
-        overflow += v > _OVERFLOW
-    sums[0], sums[1], sums[2] = coarse_d + fine_d, coarse_abs + fine_abs, d2
-    sums[3], sums[4], sums[5], sums[6], sums[7] = sx, sy, xx, yy, xy
-    sums[33], sums[34] = high, low
+        zero_y += inside & (y[j] == np.float32(0.0))
+        zero_x += inside & (x[j] == np.float32(0.0))
+        overflow += np.float64(d[j]) > _OVERFLOW
     counts[5], counts[6], counts[7], counts[9] = equal, zero_y, zero_x, overflow
 
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
-def _neighbours(x: Array, y: Array, valid: Array, sums: Array, counts: Array) -> None:
+def _neighbours(row: Row, sums: Array, counts: Array) -> None:
     """Moments of pairs of neighbours that are both valid."""
+    x, y, valid = row.x, row.y, row.valid
     x1, x2, y1, y2, xx1, xx2, yy1, yy2, ahead, behind, n = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0
     for j in range(1, len(x)):
         pair = (valid[j] != 0) & (valid[j - 1] != 0)
@@ -227,11 +286,12 @@ def _neighbours(x: Array, y: Array, valid: Array, sums: Array, counts: Array) ->
 
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
-def _ratios(d: Array, excess: Array, q: Array, p: Array, valid: Array, sums: Array) -> None:
+def _ratios(row: Row, sums: Array) -> None:
     """What follows from the exponentials. Where a token is not valid all of it is 0."""
+    d, excess, q, p, valid = row.d, row.excess, row.q, row.p, row.valid
     high = sums[33] if sums[33] > -np.inf else 0.0
     k3, up, up2, w, w2, wd, reverse, mult = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    sq, sp, qq, pp, qp, difference, largest = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    sq, sp, qq, pp, qp, difference = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(len(d)):
         v, above, inside = np.float64(d[j]), excess[j], np.float64(valid[j])
         inverse = 1.0 / (1.0 + above)
@@ -248,8 +308,7 @@ def _ratios(d: Array, excess: Array, q: Array, p: Array, valid: Array, sums: Arr
         wd += r * (v - high)
         reverse += backward + v
         mult += above
-        own = q[j] * inside
-        other = p[j] * inside
+        own, other = q[j] * inside, p[j] * inside
         sq += own
         sp += other
         qq += own * own
@@ -257,15 +316,16 @@ def _ratios(d: Array, excess: Array, q: Array, p: Array, valid: Array, sums: Arr
         qp += own * other
         gap = abs(own - other)
         difference += gap
-        largest = max(largest, gap)
+        excess[j] = gap  # the excess is done with
     scale = math.exp(-high)
     sums[18], sums[19], sums[20] = k3, up, up2
     sums[21], sums[22], sums[23] = w * scale, w2 * scale * scale, wd * scale
     sums[24], sums[25] = reverse, mult
-    sums[26], sums[27], sums[28], sums[29], sums[30], sums[31], sums[32] = sq, sp, qq, pp, qp, difference, largest
+    sums[26], sums[27], sums[28], sums[29], sums[30], sums[31] = sq, sp, qq, pp, qp, difference
+    sums[32] = _largest(excess)
 
 
-@njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _outside(ratio: Array, counts: Array) -> None:
     near, far = 0, 0
     for j in range(len(ratio)):
@@ -275,45 +335,38 @@ def _outside(ratio: Array, counts: Array) -> None:
 
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
-def _ruled(ratio: Array, valid: Array, applied: Array, rule: Rule, sums: Array, counts: Array) -> None:
+def _ruled(row: Row, rule: Rule, sums: Array, counts: Array) -> None:
     """What the rule does with a row's ratios."""
-    low, high, differs = 0, 0, 0
+    ratio, valid, after = row.ratio, row.valid, row.after
+    low, high = 0, 0
     weight, weight2, raw, removed = 0.0, 0.0, 0.0, 0.0
-    largest, smallest = np.float32(-np.inf), np.float32(np.inf)
-    known = len(applied) > 0
     for j in range(len(ratio)):
         r, inside = ratio[j], valid[j] != 0
         below, above = r < rule.lower, r > rule.upper
         if rule.acts == 1:
-            left = min(max(r, rule.lower), rule.upper)
+            left = rule.lower if below else (rule.upper if above else r)
         else:
             left = np.float32(0.0) if below | above else r
+        after[j] = left
         low += inside & below
         high += inside & above
         value, before = np.float64(left) if inside else 0.0, np.float64(r) if inside else 0.0
         weight += value
         weight2 += value * value
         raw += before
-        removed += max(before - value, 0.0)
-        largest = max(largest, left if inside else np.float32(-np.inf))
-        smallest = min(smallest, left if inside else np.float32(np.inf))
-    if known:
-        differs = _disagreements(ratio, valid, applied, rule)
-    sums[35], sums[36], sums[37], sums[38], sums[39], sums[40] = weight, weight2, largest, smallest, raw, removed
-    counts[12], counts[13], counts[14] = low, high, differs
+        gone = before - value
+        removed += gone if gone > 0.0 else 0.0
+    sums[35], sums[36], sums[39], sums[40] = weight, weight2, raw, removed
+    _extremes(after, valid, sums, 37)
+    counts[12], counts[13] = low, high
 
 
 @njit(nogil=True, error_model="numpy")
-def _disagreements(ratio: Array, valid: Array, applied: Array, rule: Rule) -> int:
+def _disagreements(row: Row, applied: Array) -> int:
     """Valid tokens whose applied weight, which may be NaN, is not the rule's."""
-    differs = 0
-    for j in range(len(ratio)):
-        r = ratio[j]
-        if rule.acts == 1:
-            left = min(max(r, rule.lower), rule.upper)
-        else:
-            left = np.float32(0.0) if (r < rule.lower) | (r > rule.upper) else r
-        differs += (valid[j] != 0) & (left != applied[j])
+    after, valid, differs = row.after, row.valid, 0
+    for j in range(len(after)):
+        differs += (valid[j] != 0) & (after[j] != applied[j])
     return differs
 
 
@@ -326,26 +379,25 @@ def _bucket(bits: int) -> int:
 
 
 @njit(nogil=True, error_model="numpy")
-def _counted(d: Array, ratio: Array, valid: Array, rule: Rule, histograms: Array) -> None:
-    """Both histograms: what the rule leaves is what it had, but for the tokens that it moves or takes out."""
-    bits = d.view(np.int32)
+def _counted(row: Row, rule: Rule, n_outside: int, histograms: Array) -> None:
+    """Both histograms: the second, what the rule changes in the first."""
+    bits, valid, d, ratio = row.d.view(np.int32), row.valid, row.d, row.ratio
     before, after = histograms[0], histograms[1]
+    index = row.after.view(np.int32)  # the weights are done with
     for j in range(len(d)):
-        before[_bucket(bits[j])] += valid[j]
-    if rule.acts == 0:
+        index[j] = _bucket(bits[j])
+    for j in range(len(d)):
+        before[index[j]] += valid[j]
+    if n_outside == 0:
         return
-    bounds = np.array([rule.log_lower, rule.log_upper], dtype=np.float32)
-    lowest, highest = _bucket(bounds.view(np.int32)[0]), _bucket(bounds.view(np.int32)[1])
+    bounds = np.array([rule.log_lower, rule.log_upper], dtype=np.float32).view(np.int32)
     for j in range(len(d)):
         if rule.acts == 1:
-            if d[j] > rule.log_upper:
-                after[_bucket(bits[j])] -= valid[j]
-                after[highest] += valid[j]
-            elif d[j] < rule.log_lower:
-                after[_bucket(bits[j])] -= valid[j]
-                after[lowest] += valid[j]
-        elif (ratio[j] < rule.lower) | (ratio[j] > rule.upper):
-            after[_bucket(bits[j])] -= valid[j]
+            if d[j] > rule.log_upper or d[j] < rule.log_lower:
+                after[index[j]] -= valid[j]
+                after[_bucket(bounds[1] if d[j] > rule.log_upper else bounds[0])] += valid[j]
+        elif ratio[j] < rule.lower or ratio[j] > rule.upper:
+            after[index[j]] -= valid[j]
 
 
 @njit(fastmath={"reassoc", "nsz"}, nogil=True, error_model="numpy")
@@ -361,9 +413,10 @@ def _stretch(d: Array, start: int, stop: int, place: Array, cell: int) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def _placed(d: Array, mask: Array, valid: Array, n: int, place: Array) -> None:
+def _placed(row: Row, n: int, place: Array) -> None:
     """Sums by turn and tenth, a stretch of neighbours in one place at a time."""
-    position, turn, j, width, last = 0, -1, 0, len(d), -1
+    mask, valid, d = row.mask, row.valid, row.d
+    position, turn, j, width, last = 0, -1, 0, len(row.d), -1
     inside = False
     while j < width and position < n:
         if mask[j] == 0:
@@ -378,106 +431,131 @@ def _placed(d: Array, mask: Array, valid: Array, n: int, place: Array) -> None:
             continue
         tenth = N_TENTHS * position // n
         reach = ((tenth + 1) * n + N_TENTHS - 1) // N_TENTHS - position  # valid tokens until the tenth ends
-        stop = j
-        while stop < width and stop < j + reach and valid[stop] != 0:
+        end, stop = min(width, j + reach), j
+        while stop < end and valid[stop] != 0:
             stop += 1
         _stretch(d, j, stop, place, turn * N_TENTHS + tenth)
         position += stop - j
         last = stop - 1
         j = stop
     if last >= 0:
-        value = np.float64(d[last])
-        cell = N_TURNS * N_TENTHS
-        place[0, cell] += value
-        place[1, cell] += abs(value)
-        place[2, cell] += 1.0
+        _stretch(d, last, last + 1, place, N_TURNS * N_TENTHS)
 
 
 @njit(nogil=True, error_model="numpy")
-def _fingerprint(batch: Batch, row: int, x: Array, y: Array, valid: Array, hashing: Hash) -> int:
-    """As :mod:`ratioscope.top` has it; integers wrap."""
-    powers, by = hashing.powers, hashing.multipliers
-    mask = batch.mask[row]
-    own, old = y.view(np.int32), x.view(np.int32)
-    a, b, c, first = np.int64(0), np.int64(0), np.int64(0), -1
-    for j in range(len(x)):
+def _fingerprint(row: Row, token_ids: Array, advantage: int, hashing: Hash) -> int:
+    """As :mod:`ratioscope.top` has it, of a row cut to start with its first masked-in token; integers wrap."""
+    powers, by, mask, valid = hashing.powers, hashing.multipliers, row.mask, row.valid
+    own, old = row.y.view(np.int32), row.x.view(np.int32)
+    a, b, c = np.int64(0), np.int64(0), np.int64(0)
+    for j in range(len(own)):
         a += (np.int64(mask[j]) + np.int64(valid[j])) * powers[j]
         b += np.int64(own[j]) * powers[j]
         c += np.int64(old[j]) * powers[j]
-    for j in range(len(x)):
-        if mask[j] != 0:
-            first = j
-            break
     total = a * by[0] + b * by[1] + c * by[2]
-    if batch.token_ids.shape[1]:
-        ids = batch.token_ids[row]
+    if len(token_ids):
         e = np.int64(0)
-        for j in range(len(x)):
-            e += (ids[j] if mask[j] != 0 else 0) * powers[j]
+        for j in range(len(own)):
+            e += (token_ids[j] if mask[j] != 0 else 0) * powers[j]
         total += e * by[3]
-    total = total * hashing.inverse[max(first, 0)] + batch.advantage[row]
+    total += advantage
     total = (total ^ (total >> 29)) * by[4]
     return (total >> 12) & ((1 << 52) - 1)
 
 
 @njit(nogil=True, error_model="numpy")
 def _worst(
-    row: int, d: Array, valid: Array, fingerprint: int, spread: int, keys: Array, where: Array, smallest: int
+    row: Row, at: int, first: int, fingerprint: int, spread: int, keys: Array, where: Array, smallest: int
 ) -> int:
     """Keeps what is among the worst so far; the slot of the smallest kept key."""
-    bits = d.view(np.int32)
+    bits, valid = row.d.view(np.int32), row.valid
     start = (fingerprint >> 20) - (1 << 31)
-    bar = keys[smallest] >> 32
-    position = -1
-    for j in range(len(d)):
-        position += valid[j]
-        size = np.int64(bits[j] & 0x7FFFFFFF)
-        if size >= bar and valid[j] != 0:
-            hashed = ((start + position * spread + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
-            key = (size << 32) + hashed
-            if key > keys[smallest]:
-                keys[smallest] = key
-                where[0, smallest], where[1, smallest], where[2, smallest] = row, j, position
-                smallest = np.argmin(keys)
-                bar = keys[smallest] >> 32
+    for block in range(0, len(bits), _BLOCK):
+        end, top = min(block + _BLOCK, len(bits)), np.int32(0)
+        for j in range(block, end):
+            top = max(top, bits[j] & np.int32(0x7FFFFFFF))
+        if top < keys[smallest] >> 32:
+            continue
+        position = -1
+        for j in range(block):
+            position += valid[j]
+        for j in range(block, end):
+            position += valid[j]
+            size = np.int64(bits[j] & 0x7FFFFFFF)
+            if valid[j] != 0 and size >= keys[smallest] >> 32:
+                key = (size << 32) + ((start + position * spread + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+                if key > keys[smallest]:
+                    keys[smallest] = key
+                    where[0, smallest], where[1, smallest], where[2, smallest] = at, first + j, position
+                    smallest = np.argmin(keys)
     return smallest
 
 
 @njit(nogil=True, error_model="numpy")
-def reduce_rows(
-    start: int, stop: int, offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept
-) -> bool:
+def _reach(mask: Array) -> tuple[int, int]:
+    """First masked-in column, and the one behind the last; 0 and 0 if there is none."""
+    first, stop = 0, len(mask)
+    while first < stop and mask[first] == 0:
+        first += 1
+    while stop > first and mask[stop - 1] == 0:
+        stop -= 1
+    return (first, stop) if stop > first else (0, 0)
+
+
+@njit(nogil=True, error_model="numpy")
+def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept) -> bool:
     """Reduces rows ``start`` to ``stop`` of a chunk whose first row is the batch's row ``offset``.
 
     Returns:
         Whether all of it could be: no mask but 0 and 1, no log-ratio beyond :data:`REACH`.
     """
     width = batch.train.shape[1]
-    x, y = np.empty(width, np.float32), np.empty(width, np.float32)
-    d, ratio = np.empty(width, np.float32), np.empty(width, np.float32)
-    excess, q, p = np.empty(width, np.float64), np.empty(width, np.float64), np.empty(width, np.float64)
     valid = np.empty(width, np.uint8)
+    narrow, wide = np.empty((5, width), np.float32), np.empty((3, width), np.float64)
     smallest = np.argmin(kept.keys)
-    for row in range(start, stop):
-        sums, counts = kept.sums[offset + row], kept.counts[offset + row]
-        masked_in, n, odd = _clean(batch, row, x, y, d, ratio, valid)
+    for at in range(start, stop):
+        sums, counts = kept.sums[offset + at], kept.counts[offset + at]
+        first, end = _reach(batch.mask[at])
+        size = end - first
+        train, rollout = batch.train[at, first:end], batch.rollout[at, first:end]
+        row = Row(
+            batch.mask[at, first:end],
+            valid[:size],
+            narrow[0, :size],
+            narrow[1, :size],
+            narrow[2, :size],
+            narrow[3, :size],
+            narrow[4, :size],
+            wide[0, :size],
+            wide[1, :size],
+            wide[2, :size],
+        )
+        masked_in, n, odd = _clean(row, train, rollout, batch.ratio[at, first:end])
         counts[0], counts[1] = n, masked_in
         if n < masked_in:
-            _refused(batch, row, counts)
-        _moments(x, y, d, valid, sums, counts)
+            _refused(row.mask, train, rollout, counts)
+        _extremes(row.d, row.valid, sums, 33)
         if odd or max(sums[33], -sums[34]) > REACH:
             return False
-        _neighbours(x, y, valid, sums, counts)
-        _exponentials(d, x, y, excess, q, p)
-        _ratios(d, excess, q, p, valid, sums)
-        _outside(ratio, counts)
+        _log_ratios(row, sums)
+        _moments(row, sums)
+        _exact(row, counts)
+        _neighbours(row, sums, counts)
+        _exponentials(row)
+        _ratios(row, sums)
+        _outside(row.ratio, counts)
+        moved = 0
         if rule.acts:
-            applied = batch.applied[row]
-            _ruled(ratio, valid, applied, rule, sums, counts)
-        _counted(d, ratio, valid, rule, kept.histograms)
-        _placed(d, batch.mask[row], valid, n, kept.places)
-        counts[15] = _fingerprint(batch, row, x, y, valid, hashing)
+            _ruled(row, rule, sums, counts)
+            if batch.applied.shape[1]:
+                counts[14] = _disagreements(row, batch.applied[at, first:end])
+            # A kept ratio's logarithm may be beyond a bound's by its rounding, and is clamped then.
+            moved = counts[12] + counts[13] + (sums[33] > rule.log_upper) + (sums[34] < rule.log_lower)
+        _counted(row, rule, moved, kept.histograms)
+        _placed(row, n, kept.places)
+        ids = batch.token_ids[at, first:end] if batch.token_ids.shape[1] else batch.token_ids[at]
+        counts[15] = _fingerprint(row, ids, batch.advantage[at], hashing)
         smallest = _worst(
-            offset + row, d, valid, counts[15], hashing.multipliers[5], kept.keys, kept.where, smallest
+            row, offset + at, first, counts[15], hashing.multipliers[5], kept.keys, kept.where, smallest
         )
     return True
