@@ -88,7 +88,8 @@ def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None)
     """What each thread found and, the first of them, what stands in all of their rows; None if a row does not fit."""
     train, rollout, mask = observation.given
     n_rows, width = train.shape
-    hashing = Hash(powers_of(width, train.device)[0].numpy(), np.array(MULTIPLIERS, dtype=np.int64))
+    step, back = powers_of(width, train.device)
+    hashing = Hash((step * back[0]).numpy(), np.array(MULTIPLIERS, dtype=np.int64))  # from the power of 0 on
     ids = observation.token_ids
     advantage = of_advantages(observation)
     n_threads = max(1, min(torch.get_num_threads(), n_rows, n_rows * width // _A_THREADS_SHARE))

@@ -1,0 +1,193 @@
+"""A kernel in place of the plain path: the same counts and histograms to the bit, the same sums to 1e-12."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import ratioscope as rs
+from ratioscope import kernels, reduction
+from ratioscope.observation import Observation
+from ratioscope.slots import MAXIMA, SUMS
+from ratioscope.summary import RatioSummary
+from ratioscope_integrations.kernels.cpu import CpuKernel
+
+RULES = [
+    None,
+    rs.Correction("token", "truncate", upper=1.2),
+    rs.Correction("token", "truncate", lower=0.9, upper=1.1),
+    rs.Correction("token", "mask", lower=0.8, upper=1.3),
+    rs.Correction("sequence", "mask", lower=0.5, upper=2.0),
+    rs.Correction.preset("openrlhf/icepop"),
+]
+KERNEL = CpuKernel()
+
+pytestmark = pytest.mark.slow  # compiling takes some ten seconds
+
+
+def batch(n_rows: int, width: int, *, seed: int, scale: float, strange: bool, dtype: torch.dtype) -> dict[str, Any]:
+    """Rows of every kind: holes, padding, nothing at all; some tokens equal, and some of no use."""
+    random = torch.Generator().manual_seed(seed)
+
+    def some(share: float) -> torch.Tensor:
+        return torch.rand(n_rows, width, generator=random) < share
+
+    rollout = (-3.0 * torch.rand(n_rows, width, generator=random)).to(dtype)
+    train = (rollout + scale * torch.randn(n_rows, width, generator=random)).to(dtype)
+    equal = some(0.2)
+    train[equal] = rollout[equal]
+    if strange:
+        for value in (torch.nan, torch.inf, -torch.inf, 0.5, 0.0, -2000.0):
+            where = some(0.05)
+            rollout[where] = value
+            train[where & some(0.5)] = value
+        train[some(0.02)] = torch.nan
+    start, stop = (torch.randint(0, width + 1, (n_rows, 1), generator=random) for _ in range(2))
+    column = torch.arange(width)
+    mask = (column >= start) & (column < stop) | (column < stop // 2) & some(0.7)
+    return {
+        "train_logps": train,
+        "rollout_logps": rollout,
+        "mask": mask if seed % 2 else mask.long(),
+        "advantages": torch.randn(n_rows, generator=random),
+        "token_ids": torch.randint(0, 99, (n_rows, width), generator=random) if seed % 3 else None,
+    }
+
+
+def both(
+    given: dict[str, Any], rule: rs.Correction | None, applied: torch.Tensor | None
+) -> tuple[RatioSummary, RatioSummary, bool]:
+    """The summaries of the plain path and of the kernel, and whether the kernel took the batch."""
+    observation = Observation.of(**given)
+    taken = KERNEL(observation, rule, applied)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kernels, "token_part", lambda *_: None)
+        plain = RatioSummary.observe(observation, correction=rule, applied=applied)
+        patched.setattr(kernels, "token_part", lambda *_: taken)
+        fused = RatioSummary.observe(observation, correction=rule, applied=applied)
+    return plain, fused, taken is not None
+
+
+def same(fused: RatioSummary, plain: RatioSummary) -> None:
+    """Raises where they differ in a bit of what is exact, or by more than 1e-12 of the terms that a sum is of."""
+    for part in ("counts", "histograms", "lengths"):
+        assert torch.equal(getattr(fused, part), getattr(plain, part)), part
+    assert torch.equal(fused.top.log_ratios, plain.top.log_ratios)
+    torch.testing.assert_close(fused.top.tokens, plain.top.tokens, rtol=0.0, atol=0.0, equal_nan=True)
+    torch.testing.assert_close(fused.top.rows, plain.top.rows, rtol=0.0, atol=0.0, equal_nan=True)
+    sums = dict(zip(SUMS, plain.sums.tolist(), strict=True))
+    n = plain.count("token/n")
+    terms = n + sums["token/abs_d"] + math.sqrt(n * (sums["logp/xx"] + sums["logp/yy"])) + sums["token/w"]
+    for name, value, right in zip(SUMS, fused.sums.tolist(), plain.sums.tolist(), strict=True):
+        assert value == right or abs(value - right) <= 1e-12 * max(abs(right), terms), (name, value, right)
+        assert math.copysign(1.0, value) > 0 or value < 0, name  # never -0
+    for name, value, right in zip(MAXIMA, fused.maxima.tolist(), plain.maxima.tolist(), strict=True):
+        near = name == "probability/abs_max" and abs(value - right) <= 1e-12 * max(1.0, abs(right))
+        assert value == right or near, (name, value, right)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.mode if rule else "no rule")
+@given(
+    n_rows=st.integers(0, 7),
+    width=st.integers(0, 140),
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([0.0, 1e-9, 1e-3, 0.1, 3.0, 60.0]),
+    strange=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    off=st.sampled_from([None, 0, 1]),
+)
+@example(n_rows=1, width=1, seed=1, scale=0.0, strange=False, dtype=torch.float32, off=0)
+@settings(max_examples=60, deadline=None)
+def test_a_kernel_gives_what_the_plain_path_gives(
+    rule: rs.Correction | None,
+    n_rows: int,
+    width: int,
+    seed: int,
+    scale: float,
+    strange: bool,
+    dtype: torch.dtype,
+    off: int | None,
+) -> None:
+    """Counts, histograms and tables are bit-equal, sums equal to 1e-12, whatever the batch and the rule."""
+    given_batch = batch(n_rows, width, seed=seed, scale=scale, strange=strange, dtype=dtype)
+    applied = None
+    if rule is not None and off is not None:
+        inputs = (given_batch[name] for name in ("train_logps", "rollout_logps", "mask"))
+        applied = rs.correct(*inputs, correction=rule, advantages=given_batch["advantages"])
+        applied.view(-1)[::7] += off * torch.nan_to_num(applied.view(-1)[::7]).clamp(min=0.1)
+    plain, fused, taken = both(given_batch, rule, applied)
+    same(fused, plain)
+    assert taken or scale > 3.0 or strange or not (n_rows and width)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_threads_share_the_rows(n_threads: int) -> None:
+    """A batch that is large enough is split over torch's threads, and nothing is counted twice or left out."""
+    given_batch = batch(97, 1200, seed=5, scale=0.05, strange=True, dtype=torch.float32)
+    given_batch["rollout_logps"].clamp_(min=-250.0)
+    given_batch["train_logps"].clamp_(min=-250.0, max=10.0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        plain, fused, taken = both(given_batch, RULES[1], None)
+    finally:
+        torch.set_num_threads(before)
+    assert taken
+    same(fused, plain)
+
+
+def test_what_a_kernel_cannot_do_is_left_to_the_plain_path() -> None:
+    """Lists with missing tokens, masks of floats, float64 and log-ratios beyond 300 nats are declined, not guessed."""
+    rows = torch.zeros(2, 3)
+    declined = [
+        (rows.tolist(), rows, torch.ones(2, 3)),
+        (rows, rows, torch.ones(2, 3)),
+        (rows.double(), rows, rows == 0),
+        (rows, rows - 301.0, rows == 0),
+        (rows, rows, torch.full((2, 3), 2)),
+        (rows[:, :0], rows[:, :0], rows[:, :0] == 0),
+    ]
+    for train, rollout, mask in declined:
+        assert KERNEL(Observation.of(train, rollout, mask), None, None) is None
+
+
+def test_the_kernel_is_found_and_made_off_the_training_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed entry point makes the CPU's kernel; until it has, and where it is switched off, there is none."""
+    observation = Observation.of(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    monkeypatch.setattr(kernels, "_makers", {})
+    monkeypatch.setenv(kernels.SWITCH, "0")
+    assert kernels.token_part(observation, None, None) is None
+    assert not kernels._makers
+    monkeypatch.delenv(kernels.SWITCH)
+    assert kernels.token_part(observation, None, None) is None  # being made
+    assert kernels.ready("cpu", timeout=120.0)
+    part = kernels.token_part(observation, None, None)
+    assert part is not None
+    assert part.n.tolist() == [2]
+
+
+def test_a_kernel_that_fails_costs_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A failing kernel is not asked again, and the batch at hand is reduced by the plain path."""
+    asked = []
+
+    def failing(*_: object) -> None:
+        asked.append(1)
+        msg = "no luck"
+        raise RuntimeError(msg)
+
+    class Maker:
+        kernel = staticmethod(failing)
+
+    monkeypatch.setattr(kernels, "_makers", {"cpu": Maker()})
+    observation = Observation.of(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    with caplog.at_level(logging.WARNING, logger="ratioscope"):
+        results = [reduction.reduce(observation, None) for _ in range(3)]
+    assert [int(counts[0]) for _, _, counts, *_ in results] == [2, 2, 2]
+    assert (len(asked), len(caplog.records)) == (1, 1)
+    assert "no luck" in caplog.text
