@@ -172,7 +172,9 @@ def test_the_kernel_is_found_and_made_off_the_training_thread(monkeypatch: pytes
     assert part.n.tolist() == [2]
 
 
-def test_a_kernel_that_fails_costs_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kernel_that_fails_costs_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A failing kernel is not asked again, and the batch at hand is reduced by the plain path."""
     asked = []
 

@@ -45,7 +45,9 @@ class _Maker:
 
     def __init__(self, device: str) -> None:
         self.kernel: Kernel | None = None
-        self.thread = threading.Thread(target=self._make, args=(device,), name=f"ratioscope-kernel-{device}", daemon=True)
+        self.thread = threading.Thread(
+            target=self._make, args=(device,), name=f"ratioscope-kernel-{device}", daemon=True
+        )
         self.thread.start()
 
     def _make(self, device: str) -> None:

@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.reduction import OVERFLOW
 from ratioscope.sweep_cells import Bounded, Cells
+from ratioscope.tally import OVERFLOW
 
 if TYPE_CHECKING:
     import numpy as np

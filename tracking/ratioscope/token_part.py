@@ -122,9 +122,7 @@ def _validity(observation: Observation) -> Named:
     }
 
 
-def _tokens(
-    tally: Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor, inside: torch.Tensor
-) -> None:
+def _tokens(tally: Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor, inside: torch.Tensor) -> None:
     x, y = observation.rollout.double(), observation.train.double()
     lagged, tally.counts["lag/n"] = lag_sums(observation)
     p, q = y.exp() * inside, x.exp() * inside

@@ -235,10 +235,7 @@ def worst_tokens(observation: Observation, places: Places, fingerprint: torch.Te
 
 
 def _token_table(observation: Observation, worst: Worst, rows: torch.Tensor) -> torch.Tensor:
-    train, rollout = (
-        logps.take(worst.row * logps.shape[-1] + worst.column).float()
-        for logps in observation.given[:2]
-    )
+    train, rollout = (logps.take(worst.row * logps.shape[-1] + worst.column).float() for logps in observation.given[:2])
     by_row = rows.index_select(0, worst.row)
     columns = [
         (train - rollout).double().unsqueeze(-1),

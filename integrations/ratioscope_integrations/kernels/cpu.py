@@ -21,8 +21,9 @@ from ratioscope.slots import DECILES, TURNS
 from ratioscope.tally import Tally
 from ratioscope.token_part import TokenPart, is_by_token
 from ratioscope.top import MULTIPLIERS, N_TOKENS, Worst, of_advantages, powers_of
-from ratioscope_integrations.kernels import cpu_rows
-from ratioscope_integrations.kernels.cpu_rows import ROW_COUNTS, ROW_SUMS, Batch, Hash, Kept, Rule, reduce_rows
+from ratioscope_integrations.kernels import cpu_types
+from ratioscope_integrations.kernels.cpu_rows import reduce_rows
+from ratioscope_integrations.kernels.cpu_types import ROW_COUNTS, ROW_SUMS, Batch, Hash, Kept, Rule
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
@@ -69,12 +70,14 @@ class CpuKernel:
         )
         if not fits:
             return None
-        rule = _rule(correction) if by_token else Rule(0, *(np.float32(0.0),) * 4)
+        rule = _rule(correction)
         found = _reduced(observation, rule, weights)
         return None if found is None else _part(observation, correction if by_token else None, weights, *found)
 
 
-def _rule(correction: Correction) -> Rule:
+def _rule(correction: Correction | None) -> Rule:
+    if not is_by_token(correction):
+        return Rule(0, *(np.float32(0.0),) * 4)
     lower, upper = (
         np.float32(infinite if bound is None else bound)
         for bound, infinite in ((correction.lower, -math.inf), (correction.upper, math.inf))
@@ -231,15 +234,21 @@ def _tally(rows: Any, row_counts: Any) -> Tally:
             "lag/n": count["lag"],
             **{
                 name: count[name]
-                for name in ("masked_in", "nan", "inf", "positive_logp", "equal", "zero_train_logp", "zero_rollout_logp")
+                for name in (
+                    "masked_in",
+                    "nan",
+                    "inf",
+                    "positive_logp",
+                    "equal",
+                    "zero_train_logp",
+                    "zero_rollout_logp",
+                )
             },
         },
     )
 
 
-def _add_rule(
-    tally: Tally, every: Kept, by_rule: Corrected, advantages: torch.Tensor | None, *, known: bool
-) -> None:
+def _add_rule(tally: Tally, every: Kept, by_rule: Corrected, advantages: torch.Tensor | None, *, known: bool) -> None:
     """What the rule did, as :func:`ratioscope.corrected.corrected` has it."""
     rows, counts = torch.from_numpy(every.sums), torch.from_numpy(every.counts)
     tally.counts["corrected/n"] = tally.counts["token/n"]
@@ -273,4 +282,4 @@ def _worst(kept: list[Kept]) -> Worst:
     return Worst(row, column, position, torch.from_numpy(keys[order] != np.iinfo(np.int64).min))
 
 
-assert (cpu_rows.N_KEPT, cpu_rows.N_TURNS, cpu_rows.N_TENTHS) == (N_TOKENS, len(TURNS), len(DECILES))
+assert (N_TOKENS, len(TURNS), len(DECILES)) == (cpu_types.N_KEPT, cpu_types.N_TURNS, cpu_types.N_TENTHS)
