@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from ratioscope_integrations.kernels import cpu_places, cpu_sums
-from ratioscope_integrations.kernels.cpu_types import REACH, Array, Batch, Hash, Kept, Row, Rule
+from ratioscope_integrations.kernels.cpu_types import REACH, Array, Batch, Count, Hash, Kept, Row, Rule, Sum
 
 
 @njit(nogil=True, error_model="numpy")
@@ -53,11 +53,11 @@ def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, ha
             wide[2, :size],
         )
         masked_in, n, odd = cpu_sums.clean(row, train, rollout, batch.ratio[at, first:end])
-        counts[0], counts[1] = n, masked_in
+        counts[Count.n], counts[Count.masked_in] = n, masked_in
         if n < masked_in:
             cpu_sums.refused(row.mask, train, rollout, counts)
-        cpu_sums.extremes(row.d, row.valid, sums, 33)
-        if odd or max(sums[33], -sums[34]) > REACH:
+        cpu_sums.extremes(row.d, row.valid, sums, Sum.largest)
+        if odd or max(sums[Sum.largest], -sums[Sum.smallest]) > REACH:
             return False
         cpu_sums.log_ratios(row, sums)
         cpu_sums.moments(row, sums)
@@ -70,14 +70,17 @@ def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, ha
         if rule.acts:
             cpu_sums.ruled(row, rule, sums, counts)
             if batch.applied.shape[1]:
-                counts[14] = cpu_sums.disagreements(row, batch.applied[at, first:end])
+                counts[Count.disagreements] = cpu_sums.disagreements(row, batch.applied[at, first:end])
             # A kept ratio's logarithm may be beyond a bound's by its rounding, and is clamped then.
-            moved = counts[12] + counts[13] + (sums[33] > rule.log_upper) + (sums[34] < rule.log_lower)
+            beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
+            beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
+            beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
+            moved = counts[Count.low] + counts[Count.high] + beyond
         cpu_places.counted(row, rule, moved, kept.histograms)
         cpu_places.placed(row, n, kept.places)
         ids = batch.token_ids[at, first:end] if batch.token_ids.shape[1] else batch.token_ids[at]
-        counts[15] = cpu_places.fingerprint(row, ids, batch.advantage[at], hashing)
+        counts[Count.fingerprint] = cpu_places.fingerprint(row, ids, batch.advantage[at], hashing)
         smallest = cpu_places.worst(
-            row, offset + at, first, counts[15], hashing.multipliers[5], kept.keys, kept.where, smallest
+            row, offset + at, first, counts[Count.fingerprint], hashing.multipliers[5], kept.keys, kept.where, smallest
         )
     return True

@@ -1,0 +1,325 @@
+"""A row's sums and counts on the CPU, each pass a loop that numba vectorizes.
+
+Functions that add up may reorder their additions; the exponentials must not. Nothing here allocates but two numbers,
+raises, or holds the interpreter's lock.
+"""
+
+# mypy: disable-error-code="untyped-decorator, assignment, no-any-return, return-value, arg-type"
+# pyright: reportReturnType=false, reportArgumentType=false, reportAssignmentType=false
+# Types are numba's in here: annotations say what is meant, but a float may be a numpy.float64.
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ratioscope_integrations.kernels.cpu_types import Array, Count, Row, Rule, Sum
+
+_LOG2E = 1.4426950408889634
+_LN2_HIGH = 6.93147180369123816490e-01  # its low bits are zero, so that products with small integers are exact
+_LN2_LOW = 1.90821492927058770002e-10
+_ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves the nearest integer in a float's low bits
+_C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = (1.0 / math.factorial(n) for n in range(2, 14))
+
+_SLACK = np.float32(1e-4)
+_LARGEST = np.float32(np.finfo(np.float32).max)
+_OVERFLOW = 88.72283905206835
+_NEAR = np.float32(0.9), np.float32(1.1)
+_FAR = np.float32(0.5), np.float32(2.0)
+_INFINITY = np.int32(0x7F800000)
+_MINUS_INFINITY = np.int32(0x7F800000 - 2**31)
+
+
+@njit(inline="always")
+def _parts(x: float) -> tuple[float, float]:
+    """2**k and expm1(r), where x = k ln 2 + r and abs(r) is at most half of ln 2, by Taylor's polynomial."""
+    shifted = x * _LOG2E + _ROUND
+    k = shifted - _ROUND
+    scale = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    p = _C12 + r * _C13
+    p = _C11 + r * p
+    p = _C10 + r * p
+    p = _C9 + r * p
+    p = _C8 + r * p
+    p = _C7 + r * p
+    p = _C6 + r * p
+    p = _C5 + r * p
+    p = _C4 + r * p
+    p = _C3 + r * p
+    p = _C2 + r * p
+    return scale, r + r * r * p
+
+
+@njit(fastmath={"contract"}, nogil=True, error_model="numpy")
+def exponentials(row: Row) -> None:
+    """All that a row needs, in float64."""
+    x, y, d, excess, q, p = row.x, row.y, row.d, row.excess, row.q, row.p
+    for j in range(len(d)):
+        scale, rest = _parts(np.float64(abs(d[j])))
+        excess[j] = scale * rest + (scale - 1.0)
+        scale, rest = _parts(max(np.float64(x[j]), -708.0))
+        q[j] = scale * rest + scale
+        scale, rest = _parts(max(np.float64(y[j]), -708.0))
+        p[j] = scale * rest + scale
+
+
+@njit(inline="always")
+def _ordered(bits: int) -> int:
+    """Bits of a float32 as an integer of the same order, and back; extremes of integers are vectorized."""
+    return np.int32(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+
+
+@njit(nogil=True, error_model="numpy")
+def extremes(values: Array, valid: Array, sums: Array, at: int) -> None:
+    """Largest and smallest valid float32; minus infinity and infinity if there is none."""
+    bits = values.view(np.int32)
+    high, low = _ordered(_MINUS_INFINITY), _ordered(_INFINITY)
+    for j in range(len(values)):
+        value = _ordered(bits[j])
+        high = max(high, value if valid[j] != 0 else _ordered(_MINUS_INFINITY))
+        low = min(low, value if valid[j] != 0 else _ordered(_INFINITY))
+    found = np.array([_ordered(high), _ordered(low)], dtype=np.int32).view(np.float32)
+    sums[at] = found[0]
+    sums[at + 1] = found[1]
+
+
+@njit(nogil=True, error_model="numpy")
+def _largest(values: Array) -> float:
+    """Of float64 from 0 on, whose bits have their order."""
+    bits, largest = values.view(np.int64), np.int64(0)
+    for j in range(len(values)):
+        largest = max(largest, bits[j])
+    return np.array([largest]).view(np.float64)[0]
+
+
+@njit(nogil=True, error_model="numpy")
+def clean(row: Row, train: Array, rollout: Array, ratio: Array) -> tuple[int, int, int]:
+    """Fills the buffers; counts of masked-in tokens, of valid ones, and of odd mask values."""
+    mask, valid, x, y, d, kept = row.mask, row.valid, row.x, row.y, row.d, row.ratio
+    masked_in, n, odd = 0, 0, 0
+    for j in range(len(mask)):
+        old, own, inside = rollout[j], train[j], mask[j]
+        difference = own - old
+        ok = (inside != 0) & (abs(difference) <= _LARGEST) & (old <= _SLACK)
+        valid[j] = ok
+        x[j] = old if ok else np.float32(0.0)
+        y[j] = own if ok else np.float32(0.0)
+        d[j] = difference if ok else np.float32(0.0)
+        kept[j] = ratio[j] if ok else np.float32(1.0)
+        masked_in += inside != 0
+        n += ok
+        odd += inside > 1
+    return masked_in, n, odd
+
+
+@njit(nogil=True, error_model="numpy")
+def refused(mask: Array, train: Array, rollout: Array, counts: Array) -> None:
+    """Why masked-in tokens are not valid."""
+    for j in range(len(mask)):
+        if mask[j] != 0:
+            own, old = train[j], rollout[j]
+            if math.isnan(own) or math.isnan(old):
+                counts[Count.nan] += 1
+            elif not abs(own - old) <= _LARGEST:
+                counts[Count.inf] += 1
+            elif old > _SLACK:
+                counts[Count.positive_logp] += 1
+
+
+@njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
+def log_ratios(row: Row, sums: Array) -> None:
+    """Sums of log-ratios, in two halves as :func:`ratioscope.exact.halves` has them."""
+    d = row.d
+    coarse_d, fine_d, coarse_abs, fine_abs = 0.0, 0.0, 0.0, 0.0
+    for j in range(len(d)):
+        value = np.float64(d[j])
+        coarse = np.rint(value * 1048576.0) * (1.0 / 1048576.0)
+        coarse_d += coarse
+        fine_d += value - coarse
+        coarse_abs += abs(coarse)
+        fine_abs += abs(value) - abs(coarse)
+    sums[Sum.d] = coarse_d + fine_d
+    sums[Sum.abs_d] = coarse_abs + fine_abs
+
+
+@njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
+def moments(row: Row, sums: Array) -> None:
+    """Of both sides' log-probabilities."""
+    x, y, d = row.x, row.y, row.d
+    d2, sx, sy, xx, yy, xy = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(len(d)):
+        a, b, v = np.float64(x[j]), np.float64(y[j]), np.float64(d[j])
+        d2 += v * v
+        sx += a
+        sy += b
+        xx += a * a
+        yy += b * b
+        xy += a * b
+    sums[Sum.d2] = d2
+    sums[Sum.x] = sx
+    sums[Sum.y] = sy
+    sums[Sum.xx] = xx
+    sums[Sum.yy] = yy
+    sums[Sum.xy] = xy
+
+
+@njit(nogil=True, error_model="numpy")
+def exact(row: Row, counts: Array) -> None:
+    """Tokens that are exactly something."""
+    x, y, d, valid = row.x, row.y, row.d, row.valid
+    equal, zero_y, zero_x, overflow = 0, 0, 0, 0
+    for j in range(len(d)):
+        inside = valid[j] != 0
+        equal += inside & (x[j] == y[j])
+        zero_y += inside & (y[j] == np.float32(0.0))
+        zero_x += inside & (x[j] == np.float32(0.0))
+        overflow += np.float64(d[j]) > _OVERFLOW
+    counts[Count.equal], counts[Count.zero_train_logp], counts[Count.zero_rollout_logp], counts[Count.overflow] = (
+        equal,
+        zero_y,
+        zero_x,
+        overflow,
+    )
+
+
+@njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
+def neighbours(row: Row, sums: Array, counts: Array) -> None:
+    """Moments of pairs of neighbours that are both valid."""
+    x, y, valid = row.x, row.y, row.valid
+    x1, x2, y1, y2, xx1, xx2, yy1, yy2, ahead, behind, n = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0
+    for j in range(1, len(x)):
+        pair = (valid[j] != 0) & (valid[j - 1] != 0)
+        a, b = np.float64(x[j - 1]), np.float64(x[j])
+        c, e = np.float64(y[j - 1]), np.float64(y[j])
+        ahead += c * b
+        behind += a * e
+        a = a if pair else 0.0
+        b = b if pair else 0.0
+        c = c if pair else 0.0
+        e = e if pair else 0.0
+        x1 += a
+        x2 += b
+        y1 += c
+        y2 += e
+        xx1 += a * a
+        xx2 += b * b
+        yy1 += c * c
+        yy2 += e * e
+        n += pair
+    sums[Sum.x_first] = x1
+    sums[Sum.x_second] = x2
+    sums[Sum.y_first] = y1
+    sums[Sum.y_second] = y2
+    sums[Sum.xx_first] = xx1
+    sums[Sum.xx_second] = xx2
+    sums[Sum.yy_first] = yy1
+    sums[Sum.yy_second] = yy2
+    sums[Sum.lag_ahead] = ahead
+    sums[Sum.lag_behind] = behind
+    counts[Count.pairs] = n
+
+
+@njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
+def ratios(row: Row, sums: Array) -> None:
+    """What follows from the exponentials. Where a token is not valid all of it is 0."""
+    d, excess, q, p, valid = row.d, row.excess, row.q, row.p, row.valid
+    high = sums[Sum.largest] if sums[Sum.largest] > -np.inf else 0.0
+    k3, up, up2, w, w2, wd, reverse, mult = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    sq, sp, qq, pp, qp, difference = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(len(d)):
+        v, above, inside = np.float64(d[j]), excess[j], np.float64(valid[j])
+        inverse = 1.0 / (1.0 + above)
+        below = -above * inverse
+        rises = v >= 0.0
+        forward = above if rises else below
+        backward = below if rises else above
+        r = (1.0 + above if rises else inverse) * inside
+        k3 += forward - v
+        up += forward
+        up2 += forward * forward
+        w += r
+        w2 += r * r
+        wd += r * (v - high)
+        reverse += backward + v
+        mult += above
+        own, other = q[j] * inside, p[j] * inside
+        sq += own
+        sp += other
+        qq += own * own
+        pp += other * other
+        qp += own * other
+        gap = abs(own - other)
+        difference += gap
+        excess[j] = gap  # the excess is done with
+    scale = math.exp(-high)
+    sums[Sum.k3] = k3
+    sums[Sum.excess] = up
+    sums[Sum.excess2] = up2
+    sums[Sum.w] = w * scale
+    sums[Sum.w2] = w2 * scale * scale
+    sums[Sum.wd] = wd * scale
+    sums[Sum.reverse_k3] = reverse
+    sums[Sum.mult] = mult
+    sums[Sum.q], sums[Sum.p], sums[Sum.qq], sums[Sum.pp], sums[Sum.qp], sums[Sum.difference] = (
+        sq,
+        sp,
+        qq,
+        pp,
+        qp,
+        difference,
+    )
+    sums[Sum.difference_max] = _largest(excess)
+
+
+@njit(nogil=True, error_model="numpy")
+def outside(ratio: Array, counts: Array) -> None:
+    """Tokens outside of what is near 1, and of what is not far from it."""
+    near, far = 0, 0
+    for j in range(len(ratio)):
+        near += (ratio[j] < _NEAR[0]) | (ratio[j] > _NEAR[1])
+        far += (ratio[j] < _FAR[0]) | (ratio[j] > _FAR[1])
+    counts[Count.outside_near] = near
+    counts[Count.outside_far] = far
+
+
+@njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
+def ruled(row: Row, rule: Rule, sums: Array, counts: Array) -> None:
+    """What the rule does with a row's ratios."""
+    ratio, valid, after = row.ratio, row.valid, row.after
+    low, high = 0, 0
+    weight, weight2, raw, removed = 0.0, 0.0, 0.0, 0.0
+    for j in range(len(ratio)):
+        r, inside = ratio[j], valid[j] != 0
+        below, above = r < rule.lower, r > rule.upper
+        if rule.acts == 1:
+            left = rule.lower if below else (rule.upper if above else r)
+        else:
+            left = np.float32(0.0) if below | above else r
+        after[j] = left
+        low += inside & below
+        high += inside & above
+        value, before = np.float64(left) if inside else 0.0, np.float64(r) if inside else 0.0
+        weight += value
+        weight2 += value * value
+        raw += before
+        gone = before - value
+        removed += gone if gone > 0.0 else 0.0
+    sums[Sum.weight] = weight
+    sums[Sum.weight2] = weight2
+    sums[Sum.raw] = raw
+    sums[Sum.removed] = removed
+    extremes(after, valid, sums, Sum.weight_max)
+    counts[Count.low] = low
+    counts[Count.high] = high
+
+
+@njit(nogil=True, error_model="numpy")
+def disagreements(row: Row, applied: Array) -> int:
+    """Valid tokens whose applied weight, which may be NaN, is not the rule's."""
+    after, valid, differs = row.after, row.valid, 0
+    for j in range(len(after)):
+        differs += (valid[j] != 0) & (after[j] != applied[j])
+    return differs

@@ -1,0 +1,157 @@
+"""What the CPU's kernel reads and writes, as its compiled functions pass it around."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+REACH = 300.0
+"""Log-ratios beyond this are left to the plain path: their ratios' squares would overflow."""
+
+N_KEPT = 32
+N_TURNS = 5
+N_TENTHS = 10
+
+
+class _Sums(NamedTuple):
+    """Columns of float64 of each row; w, w2 and wd are relative to the row's own largest log-ratio."""
+
+    d: int
+    abs_d: int
+    d2: int
+    x: int
+    y: int
+    xx: int
+    yy: int
+    xy: int
+    x_first: int
+    x_second: int
+    y_first: int
+    y_second: int
+    xx_first: int
+    xx_second: int
+    yy_first: int
+    yy_second: int
+    lag_ahead: int
+    lag_behind: int
+    k3: int
+    excess: int
+    excess2: int
+    w: int
+    w2: int
+    wd: int
+    reverse_k3: int
+    mult: int
+    q: int
+    p: int
+    qq: int
+    pp: int
+    qp: int
+    difference: int
+    difference_max: int
+    largest: int
+    smallest: int
+    weight: int
+    weight2: int
+    weight_max: int
+    weight_min: int
+    raw: int
+    removed: int
+
+
+Sum = _Sums(*range(len(_Sums._fields)))
+
+
+Sum = _Sums(*range(len(_Sums._fields)))
+
+
+Sum = _Sums(*range(len(_Sums._fields)))
+
+
+class _Counts(NamedTuple):
+    """Columns of int64 of each row."""
+
+    n: int
+    masked_in: int
+    nan: int
+    inf: int
+    positive_logp: int
+    equal: int
+    zero_train_logp: int
+    zero_rollout_logp: int
+    pairs: int
+    overflow: int
+    outside_near: int
+    outside_far: int
+    low: int
+    high: int
+    disagreements: int
+    fingerprint: int
+
+
+Count = _Counts(*range(len(_Counts._fields)))
+
+
+Count = _Counts(*range(len(_Counts._fields)))
+
+
+Count = _Counts(*range(len(_Counts._fields)))
+
+
+class Batch(NamedTuple):
+    """What is read: rows of one chunk, float32 but as said."""
+
+    train: Array
+    rollout: Array
+    mask: Array  # uint8
+    ratio: Array  # exp(train - rollout), by torch, whose bits the trainer has as well
+    applied: Array  # without a column if unknown
+    token_ids: Array  # int64, without a column if unknown
+    advantage: Array  # int64 of each row: what its advantage adds to the fingerprint
+
+
+class Rule(NamedTuple):
+    """A short-form rule at the level of tokens; ``acts`` is 0 where there is none, 1 truncates and 2 masks."""
+
+    acts: int
+    lower: np.float32
+    upper: np.float32
+    log_lower: np.float32
+    log_upper: np.float32
+
+
+class Hash(NamedTuple):
+    """Of fingerprints: powers of the step by column, and the multipliers."""
+
+    powers: Array
+    multipliers: Array  # mask, train, rollout, token, mix, spread
+
+
+class Kept(NamedTuple):
+    """What one thread finds over its rows."""
+
+    sums: Array  # float64 (rows, len(Sum))
+    counts: Array  # int64 (rows, len(Count))
+    histograms: Array  # int64 (2, buckets): log-ratios before and after the rule
+    places: Array  # float64 (3, N_TURNS * N_TENTHS + 1): d, its absolute value, tokens; the last tokens' at the end
+    keys: Array  # int64 (N_KEPT,), of the worst tokens, unsorted
+    where: Array  # int64 (3, N_KEPT): their row, column and position
+
+
+class Row(NamedTuple):
+    """A thread's buffers, cut to one row from its first masked-in token to its last; 0 where a token is not valid."""
+
+    mask: Array  # uint8
+    valid: Array  # uint8
+    x: Array  # float32, of the engine
+    y: Array  # float32, of the trainer
+    d: Array  # float32
+    ratio: Array  # float32, 1 where not valid
+    after: Array  # float32, what a rule leaves
+    excess: Array  # float64, expm1(abs(d))
+    q: Array  # float64, exp(x)
+    p: Array  # float64, exp(y)
