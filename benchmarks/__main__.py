@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = {
     "observe": "benchmarks.observe",
+    "flush": "benchmarks.flush",
+    "profile": "benchmarks.profile",
 }
 
 
