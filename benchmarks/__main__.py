@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = {
     "observe": "benchmarks.observe",
     "flush": "benchmarks.flush",
+    "memory": "benchmarks.memory",
+    "growth": "benchmarks.growth",
+    "operations": "benchmarks.operations",
     "profile": "benchmarks.profile",
 }
 
@@ -24,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="part", help=f"any of: {', '.join(PARTS)} (default: all)")
     parser.add_argument("--short", action="store_true", help="fewer sizes, and less time for each")
+    parser.add_argument("--write", action="store_true", help="operations: commit what is counted")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "bench.json", help="where JSON goes")
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.parts if name not in PARTS]:
@@ -37,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     rows = []
     for part in arguments.parts or PARTS:
         print(f"{part} ...", file=sys.stderr, flush=True)
-        mine = list(importlib.import_module(PARTS[part]).run(short=arguments.short))
+        options = {"write": True} if arguments.write and part == "operations" else {}
+        mine = list(importlib.import_module(PARTS[part]).run(short=arguments.short, **options))
         table.write(mine, arguments.output)
         rows += mine
     table.show(rows)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ def in_one_process(case: Case, *, flushes: int, tracker: bool = False) -> dict[s
         with stages.watching(), recorder:
             for step in range(1, SKIP + flushes + 1):
                 recorder.observe(batch.train, batch.rollout, batch.mask, token_ids=batch.token_ids)
-                stages.flush(lambda step=step: recorder.flush(step=step))  # type: ignore[misc]
+                stages.flush(partial(recorder.flush, step=step))
     return stages.medians(skip=SKIP)
 
 
@@ -70,7 +71,8 @@ def in_processes(processes: int, rounds: int) -> dict[str, float]:
             for rank in range(processes)
         ]
         said, _ = ranks[0].communicate(timeout=300)
-        if any([rank.wait(timeout=60) for rank in ranks]):
+        failed = [rank.wait(timeout=60) for rank in ranks]
+        if any(failed):
             msg = f"one of {processes} ranks failed"
             raise RuntimeError(msg)
     medians: dict[str, float] = json.loads(said)
@@ -103,7 +105,7 @@ def thousand(*, seconds: float) -> Iterator[Row]:
     batch = Case(16, 256).make()
     summary = rs.summarize(batch.train, batch.rollout, batch.mask, correction=RULE, token_ids=batch.token_ids)
     groups = {ranks: simulated.Group(ranks) for ranks in RANKS}
-    merges = {str(ranks): lambda group=group: group.merge(summary) for ranks, group in groups.items()}
+    merges = {str(ranks): partial(group.merge, summary) for ranks, group in groups.items()}
     times = interleave(merges, seconds=seconds)
     for ranks, group in groups.items():
         case = f"{ranks} simulated ranks"

@@ -34,4 +34,3 @@ def run(*, short: bool) -> Iterator[Row]:
         yield Row("profile", str(case), event.key, 100.0 * event.self_cpu_time_total / whole, "%", note=note)
     rest = sum(event.self_cpu_time_total for event in events[SHOWN:])
     yield Row("profile", str(case), "all others", 100.0 * rest / whole, "%")
-
