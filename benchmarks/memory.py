@@ -9,7 +9,7 @@ from __future__ import annotations
 import tracemalloc
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -32,7 +32,8 @@ def peak(work: Callable[[], object]) -> int:
 def _of_torch(work: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         work()
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    profiler: Any = seen.profiler
+    events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     return int(max(accumulate((event.nbytes() for event in events), initial=0)))
 

@@ -41,15 +41,14 @@ def counted(work: Callable[[], object]) -> Counts:
 
 def count() -> dict[str, Counts]:
     """Everything that is counted, by what it is."""
+    padded, packed = (case.make() for case in CASES)
     counts = {}
-    for case in CASES:
-        batch = case.make()
+    for case, batch in zip(CASES, (padded, packed), strict=True):
         for name, observe in ours(batch).items():
             counts[f"observe, {name}, {case}"] = counted(observe)
-        if not case.packed:
-            tensors = (batch.train, batch.rollout, batch.mask)
-            counts[f"correct, {case}"] = counted(partial(rs.correct, *tensors, correction=RULE))
-    summary = rs.summarize(batch.train, batch.rollout, batch.mask, correction=RULE, packing=batch.packing)
+    tensors = (padded.train, padded.rollout, padded.mask)
+    counts[f"correct, {CASES[0]}"] = counted(partial(rs.correct, *tensors, correction=RULE))
+    summary = rs.summarize(*tensors, correction=RULE)
     for ranks in (1, 4):
         group = simulated.Group(ranks)
         merged = counted(partial(group.merge, summary))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from benchmarks.counting import Counting
 
 import ratioscope as rs
+from benchmarks.counting import Counting
 from ratioscope.slots import MAXIMA
 from ratioscope.summary import PACKED_SIZE
 from ratioscope.top import TOP_SIZE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from benchmarks import operations
 from benchmarks.counting import Counting
 
