@@ -18,7 +18,7 @@ from benchmarks.batches import RULE
 from benchmarks.harness import Row, interleave
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 RECORDS, ROWS, WIDTH = 10_000, 16, 64
 STEPS, STEPS_SHORT = 120, 24
@@ -35,7 +35,7 @@ def run(*, short: bool) -> Iterator[Row]:
 def imports(*, seconds: float) -> Iterator[Row]:
     """Importing ratioscope against importing torch, each in a new process, an empty process taken off."""
     programs = {"ratioscope": "import ratioscope", "torch": "import torch", "nothing": "pass"}
-    runs = {name: _process(sys.executable, "-c", program) for name, program in programs.items()}
+    runs = {name: _ends(sys.executable, "-c", program) for name, program in programs.items()}
     times = interleave(runs, seconds=seconds, least=3)
     took = {name: times[name] - times["nothing"] for name in ("ratioscope", "torch")}
     over = {"torch": took["ratioscope"] / took["torch"]}
@@ -52,9 +52,9 @@ def commands(records: int) -> Iterator[Row]:
         page = str(Path(folder) / "report.html")
         cli = (sys.executable, "-m", "ratioscope")
         runs = {
-            "report to a page": _process(*cli, "report", folder, "-o", page),
-            "diagnose": _process(*cli, "diagnose", folder, fine=(0, 1)),
-            "torch": _process(sys.executable, "-c", "import torch"),
+            "report to a page": _ends(*cli, "report", folder, "-o", page),
+            "diagnose": _ends(*cli, "diagnose", folder, fine=(0, 1)),
+            "torch": _ends(sys.executable, "-c", "import torch"),
         }
         times = interleave(runs, seconds=0.0, least=3, most=3)
     for name in ("report to a page", "diagnose"):
@@ -74,16 +74,15 @@ def _record(folder: Path, records: int) -> Path:
     return path
 
 
-class _process:  # noqa: N801
-    """Runs a program to its end."""
+def _ends(*command: str, fine: tuple[int, ...] = (0,)) -> Callable[[], None]:
+    """What runs a program to its end."""
 
-    def __init__(self, *command: str, fine: tuple[int, ...] = (0,)) -> None:
-        self._command, self._fine = command, fine
+    def to_its_end() -> None:
+        done = subprocess.run(command, stdout=subprocess.DEVNULL)
+        if done.returncode not in fine:
+            raise subprocess.CalledProcessError(done.returncode, command)
 
-    def __call__(self) -> None:
-        done = subprocess.run(self._command, stdout=subprocess.DEVNULL)
-        if done.returncode not in self._fine:
-            raise subprocess.CalledProcessError(done.returncode, self._command)
+    return to_its_end
 
 
 def step(steps: int) -> Iterator[Row]:
@@ -113,5 +112,8 @@ def step(steps: int) -> Iterator[Row]:
     yield Row("end to end", case, "without", got["without"])
     over = {"a step without": inside / got["without"]}
     yield Row("end to end", case, "on the training thread", inside, ratios=over, targets={"a step without": 0.005})
+    for name, value in got["parts"].items():
+        if name != "whole":
+            yield Row("end to end", case, f"of that, {name}", value, ratios={"a step without": value / got["without"]})
     over = {"a step without": got["background"] / got["without"]}
     yield Row("end to end", case, "processor time of its threads, each step", got["background"], ratios=over)

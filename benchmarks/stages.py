@@ -1,4 +1,4 @@
-"""Times the stages of a flush where they happen, without a change to what is timed."""
+"""Times the stages of something where they happen, without a change to what is timed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """Seconds in each stage, flush by flush.
+    """Seconds in each stage, time after time.
 
     Args:
         methods: by stage, the class or module and the name of what it calls.
@@ -41,12 +41,20 @@ class Stages:
         self._now = dict.fromkeys(self._methods, 0.0)
         start = time.perf_counter()
         flush()
-        whole = time.perf_counter() - start
+        self.end(whole=time.perf_counter() - start)
+
+    def end(self, *, whole: float) -> None:
+        """Keeps what was timed since the last end, and begins anew.
+
+        Args:
+            whole: seconds of the whole.
+        """
         for name, seconds in (*self._now.items(), ("whole", whole)):
             self._times[name].append(seconds)
+        self._now = dict.fromkeys(self._methods, 0.0)
 
     def medians(self, *, skip: int) -> dict[str, float]:
-        """Median milliseconds, without the first ``skip`` flushes."""
+        """Median milliseconds, without the first ``skip``."""
         return {name: 1000.0 * statistics.median(times[skip:]) for name, times in self._times.items()}
 
     def _timed(self, name: str, raw: Any) -> Any:

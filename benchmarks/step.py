@@ -16,6 +16,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stages import Stages
+from ratioscope.journal import Journal
+from ratioscope.observer import Observer
+from ratioscope.recorder import Recorder
+from ratioscope.trackers.fanout import Fanout
+
+METHODS = {
+    "observe": (Observer, "observe"),
+    "merge and statistics": (Recorder, "merge"),
+    "write, whole": (Recorder, "write"),
+    "write, journal commit": (Journal, "append"),
+    "write, enqueue and inline trackers": (Fanout, "write"),
+}
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP = 8
 """Steps that do not count: the first ones load and compile, and open trackers."""
@@ -30,10 +43,12 @@ class Toggle:
 
     Attributes:
         steps: seconds of each step, with whether it was watched and the seconds that the callback took of it.
+        stages: the parts of the latter, of the steps that were watched.
     """
 
     def __init__(self, trainer: Any, callback: Any) -> None:
         self.steps: list[tuple[bool, float, float]] = []
+        self.stages = Stages(METHODS)
         self._on, self._inside, self._start = True, 0.0, 0.0
         for name in ("_generate_and_score_completions", "log"):
             self._gate(trainer, name)
@@ -88,6 +103,8 @@ class Toggle:
         now = time.perf_counter()
         if self._start:
             self.steps.append((self._on, now - self._start, self._inside))
+            if self._on:
+                self.stages.end(whole=self._inside)
         number = len(self.steps)
         self._on = (number % 2 == 0) != (number // 2 % 2 == 1)
         self._inside, self._start = 0.0, now
@@ -96,10 +113,10 @@ class Toggle:
 
 def processor_seconds() -> float:
     """What the threads of ratioscope have used."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     ours = {thread.native_id for thread in threading.enumerate() if thread.name.startswith("ratioscope-")}
-    return sum(used.user_time + used.system_time for used in psutil.Process().threads() if used.id in ours)
+    return float(sum(used.user_time + used.system_time for used in psutil.Process().threads() if used.id in ours))
 
 
 def main(result: Path, steps: int, folder: str) -> None:
@@ -110,7 +127,8 @@ def main(result: Path, steps: int, folder: str) -> None:
 
     args = example.parse_args(["--steps", str(steps), "--output-dir", folder])
     trainer = example.build_trainer(args)
-    (callback,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, RatioscopeCallback))
+    found: list[Any] = [one for one in trainer.callback_handler.callbacks if isinstance(one, RatioscopeCallback)]
+    (callback,) = found
     toggle = Toggle(trainer, callback)
     used = [0.0]
     ended = callback.on_train_end
@@ -120,7 +138,8 @@ def main(result: Path, steps: int, folder: str) -> None:
         return ended(*args, **kwargs)
 
     callback.on_train_end = before_the_end
-    trainer.train()
+    with toggle.stages.watching():
+        trainer.train()
     counted = toggle.steps[WARM_UP:]
     medians = {
         "with": statistics.median(seconds for on, seconds, _ in counted if on),
@@ -128,7 +147,8 @@ def main(result: Path, steps: int, folder: str) -> None:
         "inside": statistics.median(inside for on, _, inside in counted if on),
         "background": used[0] / sum(on for on, _, _ in toggle.steps),
     }
-    result.write_text(json.dumps({name: 1000.0 * seconds for name, seconds in medians.items()}))
+    parts = toggle.stages.medians(skip=WARM_UP // 2)
+    result.write_text(json.dumps({"parts": parts} | {name: 1000.0 * value for name, value in medians.items()}))
 
 
 if __name__ == "__main__":

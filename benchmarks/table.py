@@ -50,7 +50,7 @@ def show(rows: Sequence[Row]) -> None:
         case = f"{row.subject} {row.case}".rstrip()
         if last not in ("", case):
             table.add_section()
-        beside = "  ".join(f"{name} {ratio:.2f}" for name, ratio in row.ratios.items())
+        beside = "  ".join(f"{name} {ratio:.3g}" for name, ratio in row.ratios.items())
         table.add_row("" if case == last else case, row.name, value(row), beside or row.note, verdict(row))
         last = case
     console = Console()
