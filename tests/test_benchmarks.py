@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import guard, memory, peers, table
+from benchmarks import docs, guard, memory, peers, table
 from benchmarks.__main__ import main
 from benchmarks.batches import RULE, Case
 from benchmarks.harness import WARM_UP, Row, exponent, interleave
@@ -67,6 +67,25 @@ def test_rows_survive_the_file_and_replace_their_part(tmp_path: Path) -> None:
     table.write([new], file)
     assert table.read(file) == [other, new]
     assert table.verdict(new) == "TRL <= 0.4: NOT met; verl <= 1: not measured"
+
+
+def test_the_page_takes_up_what_was_measured() -> None:
+    """The page has one place for the tables; a target that is met, one that is not, and what was not run are all told."""
+    rows = [
+        Row(
+            "observe", "64x4096 padded float32", "full set", 1.0, ratios={"TRL": 0.9, "verl": 0.3}, targets={"TRL": 1.0}
+        ),
+        Row("memory", "64x4096 padded float32", "full set", 10.0, "bytes", ratios={"one": 2.0}, targets={"one": 1.0}),
+        Row("cuda", "512x8192", "everything", None, note="not run: no CUDA device"),
+    ]
+    page = docs.PAGE.read_text(encoding="utf-8")
+    done = docs.replaced(docs.replaced(page, "anything"), docs.render(rows))
+    assert "| ≤ 1 × TRL | 0.9 × TRL | yes |" in done
+    assert "| ≤ 1 × one | 2 × one | **no** |" in done
+    assert "not run: no CUDA device" in done
+    assert "anything" not in done
+    assert done.partition(docs.BEGIN)[0] == page.partition(docs.BEGIN)[0]
+    assert done.partition(docs.END)[2] == page.partition(docs.END)[2]
 
 
 def test_the_guard_tells_what_is_worse_by_more_than_half() -> None:

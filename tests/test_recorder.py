@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -633,3 +634,24 @@ def test_incidents_of_many_threads_are_all_counted(caplog: pytest.LogCaptureFixt
         thread.join()
     assert incidents.counts == {"busy": 1600}
     assert len(said(caplog)) == 1
+
+
+def test_a_record_tells_what_it_cost(tmp_path: Path) -> None:
+    """A record's health has the time of observing its own window, and of the flush before it, both in milliseconds."""
+    train, rollout = torch.full((4, 8), -1.0), torch.full((4, 8), -1.1)
+    mask = torch.ones(4, 8)
+    costs = []
+    with rs.Recorder(output_dir=tmp_path) as recorder:
+        for step in (1, 2, 3):
+            start = time.perf_counter()
+            for _ in range(1 if step < 3 else 20):
+                recorder.observe(train, rollout, mask)
+            spent = 1000.0 * (time.perf_counter() - start)
+            recorder.observe(train, rollout, mask, split="eval")
+            record = recorder.flush(step=step)
+            assert record is not None
+            observed = record.health["ratioscope/overhead/observe_ms"]
+            assert 0.5 * spent < observed <= spent
+            costs.append(record.health.get("ratioscope/overhead/flush_ms"))
+    assert costs[0] is None
+    assert all(cost is not None and cost > 0.0 for cost in costs[1:])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import time
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from ratioscope.correction import Correction
 from ratioscope.drift import drift_summary
@@ -13,12 +15,32 @@ from ratioscope.weighing import correct
 from ratioscope.windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     import torch.distributed as dist
 
     from ratioscope.layouts import Packing
+
+
+Arguments = ParamSpec("Arguments")
+
+
+def _timed(
+    method: Callable[Concatenate[Observer, Arguments], None],
+) -> Callable[Concatenate[Observer, Arguments], None]:
+    """The same, which adds the time that the calling thread spends in it to that of its split."""
+
+    @functools.wraps(method)
+    def timed(self: Observer, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        split: Any = kwargs.get("split", "train")
+        start = time.perf_counter()
+        try:
+            method(self, *args, **kwargs)
+        finally:
+            self._observe_s[split] = self._observe_s.get(split, 0.0) + time.perf_counter() - start
+
+    return timed
 
 
 class Observer:
@@ -35,7 +57,9 @@ class Observer:
     def __init__(self, correction: Correction | None, *, group: dist.ProcessGroup | None = None) -> None:
         self.correction = correction
         self._windows = Windows(correction, group)
+        self._observe_s: dict[str, float] = {}
 
+    @_timed
     def observe(
         self,
         train_logps: Logps,
@@ -75,6 +99,7 @@ class Observer:
             summary = RatioSummary.observe(observation, correction=self.correction, applied=applied)
         self._windows.add(split, summary)
 
+    @_timed
     def observe_noise(
         self,
         train_logps_again: Logps,
@@ -104,6 +129,7 @@ class Observer:
             summary = noise_summary(train_logps_again, train_logps, mask, correction=self.correction)
         self._windows.add(split, summary)
 
+    @_timed
     def observe_drift(
         self,
         current_logps: Logps,

@@ -219,11 +219,12 @@ class Recorder(Observer):
             The record as it was kept, with how delivery stands and the texts of its worst tokens.
         """
         self.open()
+        observe_s = self._observe_s.pop(record.split, 0.0) if record.scalars else 0.0
         if self._output is None:
             return record
         atexit.unregister(self.close)  # the newest hook runs first: before that of a tracker which was imported since
         atexit.register(self.close)
-        return self._output.write(record, merge_s=self._merge_s)
+        return self._output.write(record, merge_s=self._merge_s, observe_s=observe_s)
 
     def close(self) -> None:
         """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""
