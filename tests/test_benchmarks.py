@@ -70,7 +70,7 @@ def test_rows_survive_the_file_and_replace_their_part(tmp_path: Path) -> None:
 
 
 def test_the_page_takes_up_what_was_measured() -> None:
-    """The page has one place for the tables; a target that is met, one that is not, and what was not run are all told."""
+    """The page has one place for the tables; what is met, what is not, and what was not run are all told."""
     rows = [
         Row(
             "observe", "64x4096 padded float32", "full set", 1.0, ratios={"TRL": 0.9, "verl": 0.3}, targets={"TRL": 1.0}
@@ -96,7 +96,6 @@ def test_the_guard_tells_what_is_worse_by_more_than_half() -> None:
 @pytest.mark.slow
 def test_ratios_hold() -> None:
     """No ratio of the short form is worse than the committed one by more than half, in any of three tries."""
-    torch.set_num_threads(2)
     reference = guard.expected()
     now = guard.check(reference)
     assert {name for name in reference if not name.endswith("/ verl")} <= set(now)
