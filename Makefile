@@ -1,7 +1,8 @@
-# Two commands for a fresh machine, both in .venv:
+# Commands for a fresh machine, all in .venv:
 #
 #   make demo   GRPO with real vLLM on CPU, in all four modes, reporting to MLflow, W&B (offline) and TensorBoard
 #   make test   everything that is checked: lint, types, tests, trackers, vLLM, the wheel, other versions, browser
+#   make bench  what it costs, against what others do with the same tensors; PARTS="observe --short" for a part of it
 #
 # On Linux, pip needs an index with torch's CPU build. If yours is not configured already, set PIP_EXTRA_INDEX_URL to
 # PyTorch's CPU wheel index, named on pytorch.org/get-started/locally.
@@ -9,11 +10,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 STEPS ?= 5
+PARTS ?=
 MODES := token_truncate token_mask sequence_truncate sequence_mask
 
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test lint unit format clean
+.PHONY: help setup demo test bench lint unit format clean
 
 help:
 	@sed -n 's/^#   make/  make/p' Makefile
@@ -39,6 +41,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(VENV)/bin/python scripts/check.py
+
+# In the environment that has verl and polgrad too.
+bench: $(READY)
+	python=$$($(VENV)/bin/python scripts/layers.py verl) && "$$python" -m benchmarks $(PARTS)
 
 lint: $(READY)
 	$(VENV)/bin/python scripts/check.py lint

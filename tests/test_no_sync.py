@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import ratioscope as rs
+from benchmarks.counting import Counting
 from ratioscope.slots import MAXIMA
 from ratioscope.summary import PACKED_SIZE
 from ratioscope.top import TOP_SIZE
-
-SYNCS = {
-    "_local_scalar_dense",
-    "_unique2",
-    "bincount",
-    "equal",
-    "is_nonzero",
-    "item",
-    "masked_select",
-    "nonzero",
-    "nonzero_static",
-    "unique_consecutive",
-    "unique_dim",
-}
-INDEXING = {"index", "index_put", "index_put_"}
-COPIES = {"_to_copy", "copy_"}
 
 RULES = [None] + [
     rs.Correction(level, action, lower=lower, upper=1.2)  # type: ignore[arg-type]
@@ -38,39 +21,6 @@ RULES = [None] + [
     for action in ("truncate", "mask")
     for lower in (None, 0.8)
 ]
-
-
-class Watch(TorchDispatchMode):
-    """Counts the operations that wait for a device, or copy from one to another.
-
-    Attributes:
-        waits: how often each happened.
-        operations: number of operations of any kind.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: Counter[str] = Counter()
-        self.operations = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Counts one operation and runs it."""
-        name = func.overloadpacket.__name__
-        kwargs = kwargs or {}
-        self.operations += 1
-        by_mask = name in INDEXING and any(part is not None and part.dtype == torch.bool for part in args[1])
-        moved = name in COPIES and self._devices(name, args, kwargs) > 1
-        if name in SYNCS or by_mask or moved:
-            self.waits[name] += 1
-        return func(*args, **kwargs)
-
-    @staticmethod
-    def _devices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        if name == "copy_":
-            return len({args[0].device, args[1].device})
-        return len({args[0].device, kwargs.get("device") or args[0].device})
 
 
 def batch(*, device: str = "cpu", requires_grad: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -112,7 +62,7 @@ def tensors(summary: rs.RatioSummary) -> list[torch.Tensor]:
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_observing_never_waits_for_the_device(rule: rs.Correction | None) -> None:
     """Observing, correcting and merging make no operation that waits for the device or copies off it."""
-    with Watch() as watch:
+    with Counting() as watch:
         observe_everything(rule)
     assert watch.operations > 100
     assert not watch.waits
@@ -124,7 +74,7 @@ def test_a_packed_batch_makes_no_wait_either(rule: rs.Correction) -> None:
     packing = rs.Packing.of(cu_seqlens=[0, 5, 10, 15], max_length=5)
     train, rollout, mask = (tensor.flatten() for tensor in batch())
     recorder = rs.Recorder(correction=rule)
-    with Watch() as watch:
+    with Counting() as watch:
         recorder.correct(train, rollout, mask, packing=packing)
     assert watch.operations > 100
     assert not watch.waits
@@ -154,7 +104,7 @@ def test_observing_needs_no_data(rule: rs.Correction | None) -> None:
 )
 def test_the_watch_sees_each_kind_of_wait(wait: Callable[[torch.Tensor], object]) -> None:
     """The watch that the tests above trust notices every way to wait for a device."""
-    with Watch() as watch:
+    with Counting() as watch:
         wait(torch.ones(2, 2))
     assert sum(watch.waits.values()) >= 1
 

@@ -1,0 +1,1 @@
+"""What observing and flushing cost, measured against what others do on the same tensors."""

@@ -1,0 +1,65 @@
+"""Runs the benchmarks: python -m benchmarks [observe flush memory end-to-end growth ...] [--short].
+
+Prints one table, and writes build/bench/bench.json and a chart. `make bench` runs all of it in the environment that has
+verl and polgrad as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = {
+    "observe": "benchmarks.observe",
+    "flush": "benchmarks.flush",
+    "memory": "benchmarks.memory",
+    "end-to-end": "benchmarks.end_to_end",
+    "growth": "benchmarks.growth",
+    "cuda": "benchmarks.cuda",
+    "operations": "benchmarks.operations",
+    "profile": "benchmarks.profile",
+    "guard": "benchmarks.guard",
+}
+DEFAULT = tuple(name for name in PARTS if name != "guard")
+COMMITTED = ("operations", "guard")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures what the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"any of: {', '.join(PARTS)} (default: all but guard)")
+    parser.add_argument("--short", action="store_true", help="fewer sizes, and less time for each")
+    parser.add_argument("--write", action="store_true", help="operations and guard: commit what is measured")
+    parser.add_argument(
+        "--docs", type=Path, metavar="JSON", help="put what was measured into docs/performance.md; run nothing"
+    )
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "bench.json", help="where JSON goes")
+    arguments = parser.parse_args(argv)
+    if unknown := [name for name in arguments.parts if name not in PARTS]:
+        parser.error(f"unknown part {unknown[0]!r}: expected any of {', '.join(PARTS)}")
+
+    import torch
+
+    from benchmarks import docs, table
+
+    if arguments.docs is not None:
+        docs.publish(table.read(arguments.docs))
+        return 0
+    torch.set_num_threads(2)
+    rows = []
+    for part in arguments.parts or DEFAULT:
+        print(f"{part} ...", file=sys.stderr, flush=True)
+        options = {"write": True} if arguments.write and part in COMMITTED else {}
+        mine = list(importlib.import_module(PARTS[part]).run(short=arguments.short, **options))
+        table.write(mine, arguments.output)
+        rows += mine
+    table.show(rows)
+    docs.draw(table.read(arguments.output), arguments.output.with_suffix(".svg"))
+    return int(any(row.subject == "guard" and row.met("reference") is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

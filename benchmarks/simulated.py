@@ -1,0 +1,68 @@
+"""Process groups of many ranks that are not there: every other one holds what this one holds."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch.distributed as dist
+
+from ratioscope.collective import all_merge
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratioscope.summary import RatioSummary
+
+
+class Group:
+    """Answers the collectives of one rank.
+
+    Args:
+        ranks: how many there are.
+
+    Attributes:
+        collectives: that the last merge made.
+        sent: bytes that it gave to them.
+        received: bytes that they gave back.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self.collectives = self.sent = self.received = 0
+
+    def merge(self, summary: RatioSummary) -> RatioSummary:
+        """Merges a summary over the ranks."""
+        self.collectives = self.sent = self.received = 0
+        answers = {
+            "is_initialized": lambda: True,
+            "get_world_size": lambda group=None: self._ranks,
+            "get_rank": lambda group=None: 0,
+            "get_backend": lambda group=None: "gloo",
+            "all_reduce": self._all_reduce,
+            "all_gather": self._all_gather,
+            "all_gather_into_tensor": self._all_gather_into_tensor,
+        }
+        with ExitStack() as stack:
+            for name, answer in answers.items():
+                stack.enter_context(mock.patch.object(dist, name, answer))
+            return all_merge(summary)[0]
+
+    def _count(self, sent: torch.Tensor, times: int) -> None:
+        size = sent.numel() * sent.element_size()
+        self.collectives += 1
+        self.sent += size
+        self.received += size * times
+
+    def _all_reduce(self, tensor: torch.Tensor, **_: Any) -> None:
+        self._count(tensor, 1)
+
+    def _all_gather(self, parts: list[torch.Tensor], tensor: torch.Tensor, **_: Any) -> None:
+        self._count(tensor, len(parts))
+        for part in parts:
+            part.copy_(tensor)
+
+    def _all_gather_into_tensor(self, parts: torch.Tensor, tensor: torch.Tensor, **_: Any) -> None:
+        self._count(tensor, parts.numel() // tensor.numel())
+        parts.view(-1, *tensor.shape).copy_(tensor)

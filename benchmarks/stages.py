@@ -1,0 +1,71 @@
+"""Times the stages of something where they happen, without a change to what is timed."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+class Stages:
+    """Seconds in each stage, time after time.
+
+    Args:
+        methods: by stage, the class or module and the name of what it calls.
+    """
+
+    def __init__(self, methods: Mapping[str, tuple[Any, str]]) -> None:
+        self._methods = methods
+        self._now = dict.fromkeys(methods, 0.0)
+        self._times: dict[str, list[float]] = {name: [] for name in (*methods, "whole")}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within the block, the stages are timed."""
+        raw = {name: vars(owner)[attribute] for name, (owner, attribute) in self._methods.items()}
+        for name, (owner, attribute) in self._methods.items():
+            setattr(owner, attribute, self._timed(name, raw[name]))
+        try:
+            yield
+        finally:
+            for name, (owner, attribute) in self._methods.items():
+                setattr(owner, attribute, raw[name])
+
+    def flush(self, flush: Callable[[], object]) -> None:
+        """Times one flush, whole and by stage."""
+        self._now = dict.fromkeys(self._methods, 0.0)
+        start = time.perf_counter()
+        flush()
+        self.end(whole=time.perf_counter() - start)
+
+    def end(self, *, whole: float) -> None:
+        """Keeps what was timed since the last end, and begins anew.
+
+        Args:
+            whole: seconds of the whole.
+        """
+        for name, seconds in (*self._now.items(), ("whole", whole)):
+            self._times[name].append(seconds)
+        self._now = dict.fromkeys(self._methods, 0.0)
+
+    def medians(self, *, skip: int) -> dict[str, float]:
+        """Median milliseconds, without the first ``skip``."""
+        return {name: 1000.0 * statistics.median(times[skip:]) for name, times in self._times.items()}
+
+    def _timed(self, name: str, raw: Any) -> Any:
+        called = raw.__func__ if isinstance(raw, classmethod) else raw
+
+        @functools.wraps(called)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return called(*args, **kwargs)
+            finally:
+                self._now[name] += time.perf_counter() - start
+
+        return classmethod(timed) if isinstance(raw, classmethod) else timed

@@ -1,0 +1,155 @@
+"""Trains the demo and lets ratioscope look at every other step: python -m benchmarks.step RESULT STEPS FOLDER.
+
+Steps follow each other in pairs, one with and one without, in an order that turns around from pair to pair, so that
+neither a slow minute nor a training that changes can favour one of the two.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.stages import Stages
+from ratioscope.journal import Journal
+from ratioscope.observer import Observer
+from ratioscope.recorder import Recorder
+from ratioscope.trackers.fanout import Fanout
+
+METHODS = {
+    "observe": (Observer, "observe"),
+    "merge and statistics": (Recorder, "merge"),
+    "write, whole": (Recorder, "write"),
+    "write, journal commit": (Journal, "append"),
+    "write, enqueue and inline trackers": (Fanout, "write"),
+}
+ROOT = Path(__file__).resolve().parent.parent
+WARM_UP = 8
+"""Steps that do not count: the first ones load and compile, and open trackers."""
+
+
+class Toggle:
+    """Puts itself between a trainer and its callback, and lets the callback work at some steps alone.
+
+    Args:
+        trainer: the trainer of the demo.
+        callback: its RatioscopeCallback.
+
+    Attributes:
+        steps: seconds of each step, with whether it was watched and the seconds that the callback took of it.
+        stages: the parts of the latter, of the steps that were watched.
+    """
+
+    def __init__(self, trainer: Any, callback: Any) -> None:
+        self.steps: list[tuple[bool, float, float]] = []
+        self.stages = Stages(METHODS)
+        self._on, self._inside, self._start = True, 0.0, 0.0
+        for name in ("_generate_and_score_completions", "log"):
+            self._gate(trainer, name)
+        for name in ("on_step_end", "on_log"):
+            self._time(callback, name)
+        inner = trainer.training_step
+        trainer.training_step = functools.wraps(inner)(functools.partial(self._training_step, inner))
+
+    def _gate(self, trainer: Any, name: str) -> None:
+        """Calls the wrapped method where it is on, and else the trainer's own."""
+        wrapped = getattr(trainer, name)
+        own = wrapped.__wrapped__
+
+        def timed_own(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return own(*args, **kwargs)
+            finally:
+                self._inside -= time.perf_counter() - start
+
+        (cell,) = [cell for cell in wrapped.__closure__ if cell.cell_contents is own]
+        cell.cell_contents = timed_own
+
+        @functools.wraps(own)
+        def gated(*args: Any, **kwargs: Any) -> Any:
+            if not self._on:
+                return own(*args, **kwargs)
+            start = time.perf_counter()
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                self._inside += time.perf_counter() - start
+
+        setattr(trainer, name, gated)
+
+    def _time(self, callback: Any, name: str) -> None:
+        own = getattr(callback, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if not self._on:
+                return None
+            start = time.perf_counter()
+            try:
+                return own(*args, **kwargs)
+            finally:
+                self._inside += time.perf_counter() - start
+
+        setattr(callback, name, timed)
+
+    def _training_step(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        """A step lasts from the start of one forward pass to the start of the next, logging included."""
+        now = time.perf_counter()
+        if self._start:
+            self.steps.append((self._on, now - self._start, self._inside))
+            if self._on:
+                self.stages.end(whole=self._inside)
+        number = len(self.steps)
+        self._on = (number % 2 == 0) != (number // 2 % 2 == 1)
+        self._inside, self._start = 0.0, now
+        return inner(*args, **kwargs)
+
+
+def processor_seconds() -> float:
+    """What the threads of ratioscope have used."""
+    import psutil  # type: ignore[import-untyped]
+
+    ours = {thread.native_id for thread in threading.enumerate() if thread.name.startswith("ratioscope-")}
+    return float(sum(used.user_time + used.system_time for used in psutil.Process().threads() if used.id in ours))
+
+
+def main(result: Path, steps: int, folder: str) -> None:
+    """Trains, and writes the medians in milliseconds."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    example = importlib.import_module("grpo_vllm")
+    from ratioscope_integrations.trainers.trl import RatioscopeCallback
+
+    args = example.parse_args(["--steps", str(steps), "--output-dir", folder])
+    trainer = example.build_trainer(args)
+    found: list[Any] = [one for one in trainer.callback_handler.callbacks if isinstance(one, RatioscopeCallback)]
+    (callback,) = found
+    toggle = Toggle(trainer, callback)
+    used = [0.0]
+    ended = callback.on_train_end
+
+    def before_the_end(*args: Any, **kwargs: Any) -> Any:
+        used[0] = processor_seconds()
+        return ended(*args, **kwargs)
+
+    callback.on_train_end = before_the_end
+    with toggle.stages.watching():
+        trainer.train()
+    counted = toggle.steps[WARM_UP:]
+    medians = {
+        "with": statistics.median(seconds for on, seconds, _ in counted if on),
+        "without": statistics.median(seconds for on, seconds, _ in counted if not on),
+        "inside": statistics.median(inside for on, _, inside in counted if on),
+        "background": used[0] / sum(on for on, _, _ in toggle.steps),
+    }
+    parts = toggle.stages.medians(skip=WARM_UP // 2)
+    result.write_text(json.dumps({"parts": parts} | {name: 1000.0 * value for name, value in medians.items()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,41 @@
+"""How much work observing and flushing are, in numbers that do not depend on the machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks import operations
+from benchmarks.counting import Counting
+
+HELP = "if the change is meant: python -m benchmarks operations --write"
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, operations.Counts]:
+    """What is counted now."""
+    return operations.count()
+
+
+def test_operations_are_those_that_are_committed(counts: dict[str, operations.Counts]) -> None:
+    """Operations, waits, collectives and bytes of observing and flushing are exactly those of operations.json."""
+    assert counts == operations.expected(), HELP
+
+
+def test_nothing_waits_and_a_flush_makes_few_collectives(counts: dict[str, operations.Counts]) -> None:
+    """Observing waits for no device, and a flush makes at most three collectives, none of them alone."""
+    for name, numbers in counts.items():
+        if name.startswith("flush"):
+            assert numbers["collectives"] <= (0 if " 1 " in name else 3)
+        else:
+            assert numbers["waits"] == 0, name
+
+
+def test_the_counting_counts() -> None:
+    """An operation, the bytes of its result, and a wait are each counted once; a view allocates nothing."""
+    values = torch.ones(8)
+    with Counting() as counting:
+        (values + 1.0).view(2, 4)
+        values.add_(1.0)
+        float(values[0])
+    assert (counting.operations, counting.allocated, counting.waits.total()) == (5, 32, 1)
