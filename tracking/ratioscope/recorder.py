@@ -171,7 +171,7 @@ class Recorder(Observer):
     def flush(self, *, step: int, split: str = "train") -> Record | None:
         """Closes the window: merges it over ranks and sends it to the trackers. Never raises.
 
-        Every rank must call it. It makes three collectives and one copy to the host.
+        Every rank must call it. It makes two collectives and one copy to the host.
 
         Args:
             step: the trainer's global step.
