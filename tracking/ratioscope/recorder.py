@@ -223,7 +223,7 @@ class Recorder(Observer):
             return record
         atexit.unregister(self.close)  # the newest hook runs first: before that of a tracker which was imported since
         atexit.register(self.close)
-        return self._output.write(record, merge_s=self._merge_s)
+        return self._output.write(record, merge_s=self._merge_s, observe_s=self._windows.observe_s)
 
     def close(self) -> None:
         """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""
