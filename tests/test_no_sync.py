@@ -1,4 +1,4 @@
-"""Observing costs no host sync, no graph and no change; a flush three collectives of a fixed size and one copy."""
+"""Observing costs no host sync, no graph and no change; a flush two collectives of a fixed size and one copy."""
 
 from __future__ import annotations
 
@@ -194,12 +194,12 @@ class FakeGroup:
 
 @pytest.mark.parametrize("observed", ["data", "nothing", "a failure", "no valid token"])
 @pytest.mark.parametrize("rule", [None, RULES[1]], ids=str)
-def test_a_flush_makes_three_collectives_of_fixed_size(
+def test_a_flush_makes_two_collectives_of_fixed_size(
     rule: rs.Correction | None, observed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush makes three collectives whose sizes depend neither on the data nor on the rule, nor on a failure.
+    """A flush makes two collectives whose sizes depend neither on the data nor on the rule, nor on a failure.
 
-    The third gathers the tables of what is largest, which neither a maximum nor a sum can merge.
+    The first gathers maxima and the tables of what is largest, which neither a maximum nor a sum can merge.
     """
     group = FakeGroup(monkeypatch, ranks=4)
     recorder = rs.Recorder(correction=rule)
@@ -214,7 +214,7 @@ def test_a_flush_makes_three_collectives_of_fixed_size(
         recorder.observe(train, rollout, torch.zeros_like(mask))
     assert group.sizes == []
     recorder.flush(step=1)
-    assert group.sizes == [len(MAXIMA) + 1, PACKED_SIZE - len(MAXIMA) - TOP_SIZE, TOP_SIZE]
+    assert group.sizes == [len(MAXIMA) + 1 + TOP_SIZE, PACKED_SIZE - len(MAXIMA) - TOP_SIZE]
 
 
 def test_one_rank_makes_no_collective(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,23 @@ def test_the_rules_own_weights_are_trusted() -> None:
     assert record.scalars[f"{OWN}corrected/max"] == pytest.approx(1.2)
 
 
+def test_a_record_says_what_recording_cost() -> None:
+    """A record's health has the time of its own observations, failed ones included, and that of the flush before."""
+    recorder = rs.Recorder()
+    seen = []
+    for batches in (1, 0, 3):
+        start = time.perf_counter()
+        for _ in range(batches):
+            observe(recorder, 0.1)
+        with pytest.raises(ValueError, match="Nothing is broadcast"):
+            recorder.observe(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 3))
+        took = 1000.0 * (time.perf_counter() - start)
+        health = flush(recorder).health
+        assert 0.0 < health["ratioscope/overhead/observe_ms"] <= took
+        seen.append("ratioscope/overhead/flush_ms" in health)
+    assert seen == [False, True, True]
+
+
 # --- what trackers receive ------------------------------------------------------------------------------------------
 
 

@@ -78,7 +78,7 @@ def test_only_keys_that_there_are(tmp_path: Path) -> None:
     histograms = {f"{split}ratioscope/hist/{name}" for split in ("", "eval/") for name in SHOWN}
     headline = metrics.keys("headline")
     known = metrics.keys("full") | {f"train/{key}" for key in headline}
-    known |= health | histograms | {"ratioscope/overhead/flush_ms"}
+    known |= health | histograms | {f"ratioscope/overhead/{what}_ms" for what in ("observe", "flush")}
     keys = {key for panel in asked(spec(tmp_path)) for key in panel}
     assert keys - known == set()
     assert {f"train/{key}" in keys for key in headline & keys} == {True}

@@ -1,7 +1,7 @@
-"""Merging summaries over ranks: three collectives of fixed size and one copy to the host.
+"""Merging summaries over ranks: two collectives of fixed size and one copy to the host.
 
-Maxima, then sums relative to them, then the tables of what is largest, which no reduction can merge: every rank
-gathers them.
+First every rank gathers what each has of maxima and of the tables of what is largest, which no reduction can merge,
+and picks the largest itself. Then sums, brought to those maxima, and counts are added up.
 """
 
 from __future__ import annotations
@@ -36,23 +36,21 @@ def all_merge(
         device = _transport_device(packed.device, group)
         packed, said = packed.to(device), said.to(device)
         mine, rest, top = packed.split([len(MAXIMA), len(packed) - len(MAXIMA) - TOP_SIZE, TOP_SIZE])
-        reduced = torch.cat([mine, said])
-        dist.all_reduce(reduced, op=dist.ReduceOp.MAX, group=group)
-        maxima, said = reduced[:-1], reduced[-1:]
+        every = _gather(torch.cat([mine, said, Top.unpack(top).on_rank(dist.get_rank()).pack()]), group)
+        maxima, said = every[:, : len(MAXIMA) + 1].amax(dim=0).split([len(MAXIMA), 1])
+        first, *others = map(Top.unpack, every[:, len(MAXIMA) + 1 :])
         rest = torch.cat([rescale(rest[: len(SUMS)], mine, maxima), rest[len(SUMS) :]])
         dist.all_reduce(rest, op=dist.ReduceOp.SUM, group=group)
-        packed = torch.cat([maxima, rest, _gather(Top.unpack(top), group).pack()])
+        packed = torch.cat([maxima, rest, first.merge(*others).pack()])
     host = torch.cat([packed, said]).cpu()
     return RatioSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
 
 
-def _gather(top: Top, group: dist.ProcessGroup | None) -> Top:
-    """The largest of all ranks, each marked with its rank in the world."""
-    mine = top.on_rank(dist.get_rank()).pack()
-    every = [torch.empty_like(mine) for _ in range(world_size(group))]
-    dist.all_gather(every, mine, group=group)
-    first, *others = map(Top.unpack, every)
-    return first.merge(*others)
+def _gather(mine: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+    """``(ranks, N)``: the ``(N,)`` of every rank, in the order of ranks."""
+    every = mine.new_empty((world_size(group), len(mine)))
+    dist.all_gather(list(every), mine, group=group)
+    return every
 
 
 def world_size(group: dist.ProcessGroup | None = None) -> int:

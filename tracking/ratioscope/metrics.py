@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ratioscope.view import View
@@ -50,6 +51,7 @@ def compute(summary: RatioSummary, *, detail: str = "full") -> dict[str, float]:
     return {key: float(value) for key, value in values.items() if value is not None and math.isfinite(value)}
 
 
+@cache
 def keys(detail: str) -> frozenset[str]:
     """Keys that a detail includes.
 

@@ -94,12 +94,13 @@ class Output:
         """Opens the trackers whose runs are there by now."""
         self._fanout.open()
 
-    def write(self, record: Record, *, merge_s: float) -> Record:
+    def write(self, record: Record, *, merge_s: float, observe_s: float) -> Record:
         """Commits a record to the journal, then hands it to the trackers.
 
         Args:
             record: the window.
             merge_s: seconds that merging it took, to be told with the next one.
+            observe_s: seconds that observing took the training's thread in the window.
 
         Returns:
             The record as it was kept, with how delivery stands and the texts of its worst tokens.
@@ -108,7 +109,8 @@ class Output:
         if self._texts is not None:
             record = self._texts.add(record)
         with self._incidents.guard("delivery counts"):
-            overhead = {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
+            overhead = {"ratioscope/overhead/observe_ms": 1000.0 * observe_s} if record.scalars else {}
+            overhead |= {} if self._flush_ms is None else {"ratioscope/overhead/flush_ms": self._flush_ms}
             found = self._watch.counts() if record.split == "train" and record.scalars else {}
             record = replace(record, health=overhead | self._fanout.health() | found)
         identifier = None

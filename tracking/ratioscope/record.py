@@ -32,8 +32,9 @@ class Record:
         world_size: number of ranks that were merged.
         events: messages about this window, such as an observation that failed.
         logs: the trainer's own log of this step, where it is relayed.
-        health: what recording itself costs and how delivery stands, by full key: ``ratioscope/overhead/flush_ms`` of
-            the flush before, ``ratioscope/delivery/<tracker>/{queued,delivered,failed}``.
+        health: what recording itself costs and how delivery stands, by full key: ``ratioscope/overhead/observe_ms``
+            of this window and ``ratioscope/overhead/flush_ms`` of the flush before, on the host;
+            ``ratioscope/delivery/<tracker>/{queued,delivered,failed}``.
         texts: text of each of the worst tokens and its neighbours, on rank 0 where the recorder can decode; None for a
             token whose text is unknown, and empty where none is known.
         definitions: version of the metric definitions the scalars follow.

@@ -171,7 +171,7 @@ class Recorder(Observer):
     def flush(self, *, step: int, split: str = "train") -> Record | None:
         """Closes the window: merges it over ranks and sends it to the trackers. Never raises.
 
-        Every rank must call it. It makes three collectives and one copy to the host.
+        Every rank must call it. It makes two collectives and one copy to the host.
 
         Args:
             step: the trainer's global step.
@@ -223,7 +223,7 @@ class Recorder(Observer):
             return record
         atexit.unregister(self.close)  # the newest hook runs first: before that of a tracker which was imported since
         atexit.register(self.close)
-        return self._output.write(record, merge_s=self._merge_s)
+        return self._output.write(record, merge_s=self._merge_s, observe_s=self._windows.observe_s)
 
     def close(self) -> None:
         """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""

@@ -8,6 +8,7 @@ the same reference first. Merging is associative and commutative with :meth:`Rat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -263,4 +264,4 @@ def _common_correction(one: RatioSummary, other: RatioSummary) -> Correction | N
 
 
 def _to_json(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)
+    return value if math.isfinite(value) else str(value)

@@ -31,19 +31,24 @@ class Windows:
         self._correction = correction
         self._group = group
         self._open: dict[str, RatioSummary] = {}
+        self._seconds: dict[str, float] = {}
+        self.observe_s = 0.0
+        """Seconds that observing took this thread, in the window that gave the newest record."""
         self.stop = False
         """Whether a rank has asked for an end; the same on every rank after each ``close``."""
 
     def add(self, split: str, summary: RatioSummary) -> None:
         """Adds a batch."""
-        window = self._open.get(split)
-        self._open[split] = summary if window is None else window.to(summary.maxima.device).merge(summary)
+        with self._timed(split):
+            window = self._open.get(split)
+            self._open[split] = summary if window is None else window.to(summary.maxima.device).merge(summary)
 
     @contextmanager
     def counting_failure(self, split: str) -> Iterator[None]:
-        """Counts an exception of the block in the window, and lets it pass."""
+        """Counts an exception of the block in the window, and lets it pass; the block's time counts either way."""
         try:
-            yield
+            with self._timed(split):
+                yield
         except Exception:
             self._open[split] = (self._open.get(split) or RatioSummary.empty(self._correction)).failed()
             raise
@@ -68,6 +73,7 @@ class Windows:
             if summary.count("drift/n"):
                 self._open[split] = own
             return None
+        self.observe_s = self._seconds.pop(split, 0.0)
         return Record(
             step=step,
             split=split,
@@ -77,6 +83,14 @@ class Windows:
             world_size=world_size(self._group),
             events=tuple(_events(summary)),
         )
+
+    @contextmanager
+    def _timed(self, split: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[split] = self._seconds.get(split, 0.0) + time.perf_counter() - start
 
 
 def _events(summary: RatioSummary) -> Iterator[str]:

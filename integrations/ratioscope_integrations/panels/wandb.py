@@ -150,7 +150,7 @@ def _sections() -> list[tuple[str, list[Any]]]:
                 ),
                 _lines("Tokens and rows in a window", "counts/tokens", "counts/rows"),
                 *(_lines(f"Rows {what}, by tracker", *keys) for what, keys in delivery.items()),
-                _lines("Time of a flush, ms", "overhead/flush_ms"),
+                _lines("Time of observing and of a flush, ms", "overhead/observe_ms", "overhead/flush_ms"),
             ],
         ),
     ]
