@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ratioscope.exact import dot
 from ratioscope.slots import LAG_SIDES
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ def lag_sums(observation: Observation) -> tuple[dict[str, torch.Tensor], torch.T
     sums: dict[str, torch.Tensor] = {}
     for side in LAG_SIDES:
         name, _, which = side.partition("/")
-        values = both[name][:, place[which]]
-        sums[f"lag/{side}"] = torch.einsum("bt,bt->", values, weight) + 0.0  # never -0, as in exact.dot
-        sums[f"lag/{side}^2"] = torch.einsum("bt,bt->", values.square(), weight)
+        values = both[name][:, place[which]] * weight
+        sums[f"lag/{side}"] = values.sum() + 0.0  # never -0, as in exact.dot
+        sums[f"lag/{side}^2"] = dot(values, values)
     # A token that is not valid is 0 on both sides, so that its products need no weight.
     sums["lag/1"] = (both["train"][:, :-1] * both["rollout"][:, 1:]).sum()
     sums["lag/-1"] = (both["train"][:, 1:] * both["rollout"][:, :-1]).sum()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 LEVELS = ("token", "sequence")
 """A ratio belongs to a token, or to a row with at least one valid token."""
 
@@ -136,19 +134,4 @@ COUNTS: tuple[str, ...] = (
     *STAGE_COUNTS,
     "dropped/n",
     "normalizer/n",
-)
-
-
-class Shifted(NamedTuple):
-    """Positions of one level's sums of exponentials and of the maximum they are relative to."""
-
-    maximum: int
-    w: int
-    w2: int
-    wd: int
-
-
-SHIFTED = tuple(
-    Shifted(MAXIMA.index(f"{level}/max"), *(SUMS.index(f"{level}/{name}") for name in ("w", "w2", "wd")))
-    for level in LEVELS
 )
