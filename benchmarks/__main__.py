@@ -48,7 +48,11 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.docs is not None:
         docs.publish(table.read(arguments.docs))
         return 0
+    from ratioscope import kernels
+
     torch.set_num_threads(2)
+    if not kernels.ready("cpu"):
+        print("no kernel for the CPU: the plain path is measured (is numba installed?)", file=sys.stderr)
     rows = []
     for part in arguments.parts or DEFAULT:
         print(f"{part} ...", file=sys.stderr, flush=True)

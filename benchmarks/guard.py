@@ -17,6 +17,7 @@ import torch
 from benchmarks import memory, observe, peers
 from benchmarks.batches import Case
 from benchmarks.harness import Row
+from ratioscope import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +60,10 @@ def measure(cases: Iterable[Case], *, seconds: float) -> Ratios:
 
 
 def check(reference: Mapping[str, float], *, seconds: float = 2.0) -> Ratios:
-    """All ratios, each the best of up to three tries."""
+    """All ratios, each the best of up to three tries; by the CPU's kernel, which must be there."""
+    if not kernels.ready("cpu"):
+        msg = "got no kernel for the CPU; expected numba to be installed and RATIOSCOPE_KERNELS not to be 0"
+        raise RuntimeError(msg)
     cases = observe.cases(short=True)
     with _one_thread():
         best = measure(cases, seconds=seconds) | ratios(memory.run(short=True))

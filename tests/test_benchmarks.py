@@ -13,6 +13,7 @@ from benchmarks import docs, guard, memory, peers, table
 from benchmarks.__main__ import main
 from benchmarks.batches import RULE, Case
 from benchmarks.harness import WARM_UP, Row, exponent, interleave
+from ratioscope import kernels
 
 
 def test_contenders_take_turns_and_warming_up_does_not_count() -> None:
@@ -94,8 +95,9 @@ def test_the_guard_tells_what_is_worse_by_more_than_half() -> None:
 
 
 @pytest.mark.slow
-def test_ratios_hold() -> None:
+def test_ratios_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """No ratio of the short form is worse than the committed one by more than half, in any of three tries."""
+    monkeypatch.delenv(kernels.SWITCH)
     reference = guard.expected()
     now = guard.check(reference)
     assert {name for name in reference if not name.endswith("/ verl")} <= set(now)
