@@ -183,11 +183,9 @@ def rows_of(table: NDArray[np.float64]) -> tuple[WorstRow, ...]:
 
 def to_json(table: NDArray[np.float64], columns: Sequence[str]) -> dict[str, Any]:
     """A table as names and rows, without its empty slots; what is unknown is null."""
-    kept = table[table[:, KEYED.index("n")] > 0].tolist()
-    return {
-        "columns": list(columns),
-        "rows": [[_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in kept],
-    }
+    kept = table[table[:, KEYED.index("n")] > 0]
+    cells = [_cells(name, column) for name, column in zip(columns, kept.T, strict=True)]
+    return {"columns": list(columns), "rows": [list(row) for row in zip(*cells, strict=True)]}
 
 
 def from_json(data: Mapping[str, Any], columns: Sequence[str], size: int) -> NDArray[np.float64]:
@@ -234,7 +232,7 @@ def short(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _cell(name: str, value: float) -> float | int | None:
-    if math.isnan(value):
-        return None
-    return short(value) if name in _NUMBERS else int(value)
+def _cells(name: str, column: NDArray[np.float64]) -> list[float | int | None]:
+    """A column as JSON keeps it."""
+    kind = short if name in _NUMBERS else int
+    return [None if math.isnan(value) else kind(value) for value in column.tolist()]
