@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RECORDS, ROWS, WIDTH = 10_000, 16, 64
-STEPS, STEPS_SHORT = 120, 24
+STEPS, STEPS_SHORT = 120, 40
 STEP_TARGET = 1.005
+BELIEVABLE = 0.98
+"""Below, a step with more to do would have been faster than one without: the machine was busy, and nothing is known."""
 
 
 def run(*, short: bool) -> Iterator[Row]:
@@ -88,7 +89,6 @@ def _ends(*command: str, fine: tuple[int, ...] = (0,)) -> Callable[[], None]:
 def step(steps: int) -> Iterator[Row]:
     """A GRPO step of the demo with the callback and three trackers, against the same step without."""
     case = f"GRPO step of the vLLM demo, {steps} steps"
-    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [sys.executable, "-m", "benchmarks.step", str(result), str(steps), folder]
@@ -98,7 +98,6 @@ def step(steps: int) -> Iterator[Row]:
             yield Row("end to end", case, "with ratioscope", None, note=f"not run: {why}")
             return
         got = json.loads(result.read_text())
-    took = time.perf_counter() - start
     ratio, inside = got["with"] / got["without"], got["inside"]
     yield Row(
         "end to end",
@@ -106,8 +105,8 @@ def step(steps: int) -> Iterator[Row]:
         "with ratioscope, all of its trackers",
         got["with"],
         ratios={"without": ratio},
-        targets={"without": STEP_TARGET},
-        note=f"took {took:.0f} s",
+        targets={"without": STEP_TARGET} if ratio >= BELIEVABLE else {},
+        note="" if ratio >= BELIEVABLE else "the machine was too busy to tell",
     )
     yield Row("end to end", case, "without", got["without"])
     over = {"a step without": inside / got["without"]}
