@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ratioscope as rs
+from benchmarks.counting import Counting
 from ratioscope.slots import CLASSES, MAXIMA, STAGE_COUNTS
 from tests.reference import Batch
 from tests.reference_stages import PlainRule, PlainStage, account, weights_of
 from tests.test_laws import HUGE, LOG_RATIOS, Rows, assert_same_data, batches
-from tests.test_no_sync import Watch, observe_everything, tensors
+from tests.test_no_sync import observe_everything, tensors
 from tests.test_vectors import random_batch, summary_of
 
 OWN = "ratioscope/"
@@ -156,7 +157,7 @@ def test_the_account_is_of_rows_alone(
 def test_stages_never_wait_for_the_device(rule: rs.Correction) -> None:
     """Observing and correcting by stages makes no operation that waits, needs no data and keeps no graph."""
     logps, advantages = torch.full((3, 5), -1.0), torch.ones(3)
-    with Watch() as watch:
+    with Counting() as watch:
         observe_everything(_without_advantage(rule))
         rs.summarize(logps, logps, torch.ones(3, 5), correction=rule, advantages=advantages)
         rs.weigh(logps, logps, torch.ones(3, 5), correction=rule, advantages=advantages)
