@@ -8,10 +8,14 @@ step of the trainer travels as ``train/global_step``, the axis that transformers
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import shutil
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ratioscope.trackers.base import grouped
@@ -39,6 +43,10 @@ ENDING_SHARE = 0.25
 ALERT_WAIT_S = 60.0
 """How long W&B takes another alert of the same title for the same one."""
 MAX_ALERT = 2000
+ROOM = 1 << 20
+"""Bytes of free space below which W&B opens no run in a folder: one that fails to open is in use to W&B for good."""
+
+_logger = logging.getLogger("ratioscope")
 
 _Resume = Literal["allow", "must", "never", "auto"]
 _RESUME: dict[str, _Resume] = {"allow": "allow", "must": "must", "never": "never", "auto": "auto"}
@@ -180,8 +188,7 @@ def _new_identity() -> dict[str, str]:
 def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
     import wandb
 
-    if run.output_dir is not None:
-        run.output_dir.mkdir(parents=True, exist_ok=True)
+    folder = _folder(run.output_dir)
     wandb.setup()
     bound_exit(identity["run_id"])
     settings = wandb.Settings(init_timeout=INIT_TIMEOUT_S)
@@ -195,12 +202,24 @@ def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
         id=identity["run_id"],
         resume=_resume(run, identity),
         name=run.run_name,
-        dir=run.output_dir,
+        dir=folder,
         settings=settings,
     )
     started.define_metric(STEP_KEY)
     started.define_metric("*", step_metric=STEP_KEY, step_sync=True)
     return started
+
+
+def _folder(output_dir: Path | None) -> Path | None:
+    """Where W&B keeps its files: it opens no run where it cannot, so from a full disk they go elsewhere."""
+    if output_dir is None:
+        return None
+    output_dir.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(output_dir).free >= ROOM:
+        return output_dir
+    elsewhere = Path(tempfile.mkdtemp(prefix="ratioscope-wandb-"))
+    _logger.warning("no room is left in %s, so W&B keeps its files in %s", output_dir, elsewhere)
+    return elsewhere
 
 
 def _resume(run: RunContext, identity: Mapping[str, str]) -> _Resume:
