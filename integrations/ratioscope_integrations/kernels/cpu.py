@@ -106,22 +106,36 @@ def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None)
         )
         for _ in range(n_threads)
     ]
-    # Half of the rows at a time, so that what is made of them is smaller than what is given.
-    for start in range(0, n_rows, chunk := max(1, (n_rows + 1) // 2)):
+    # A quarter of the rows at a time, so that what is made of them is far smaller than what is given.
+    chunk = max(1, (n_rows + 3) // 4)
+    for start in range(0, n_rows, chunk):
         rows = slice(start, start + chunk)
-        x, y = train[rows].float(), rollout[rows].float()
-        batch = Batch(
-            train=_array(x),
-            rollout=_array(y),
-            mask=_array(mask[rows].to(torch.uint8)),
-            ratio=torch.sub(x, y).exp_().numpy(),
-            applied=np.empty((len(x), 0), np.float32) if weights is None else _array(weights[rows]),
-            token_ids=np.empty((len(x), 0), np.int64) if ids is None else _array(ids[rows]),
-            advantage=advantage[rows].numpy(),
-        )
-        if not _on_threads(batch, start, rule, hashing, kept):
+        part = None if weights is None else weights[rows], None if ids is None else ids[rows], advantage[rows]
+        batch = _batch(train[rows].float(), rollout[rows].float(), mask[rows].to(torch.uint8), *part)
+        fits = _on_threads(batch, start, rule, hashing, kept)
+        del batch
+        if not fits:
             return None
     return kept, kept[0]
+
+
+def _batch(
+    train: torch.Tensor,
+    rollout: torch.Tensor,
+    mask: torch.Tensor,
+    weights: torch.Tensor | None,
+    ids: torch.Tensor | None,
+    advantage: torch.Tensor,
+) -> Batch:
+    return Batch(
+        train=_array(train),
+        rollout=_array(rollout),
+        mask=_array(mask),
+        ratio=torch.sub(train, rollout).exp_().numpy(),
+        applied=np.empty((len(train), 0), np.float32) if weights is None else _array(weights),
+        token_ids=np.empty((len(train), 0), np.int64) if ids is None else _array(ids),
+        advantage=advantage.numpy(),
+    )
 
 
 def _array(values: torch.Tensor) -> Any:
