@@ -1,4 +1,4 @@
-"""The kernel for the CPU: rows reduced by compiled code, split over as many threads as torch may use.
+"""The kernel for the CPU: rows reduced by compiled code, split over the cores that torch does not use.
 
 It needs numba, which vLLM brings along, and no compiler. Threads are started for one call and end with it, so that a
 fork at any other time finds none.
@@ -7,6 +7,7 @@ fork at any other time finds none.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from typing import Any
 
@@ -93,7 +94,7 @@ def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None)
     hashing = Hash((step * back[0]).numpy(), np.array(MULTIPLIERS, dtype=np.int64))  # from the power of 0 on
     ids = observation.token_ids
     advantage = of_advantages(observation)
-    n_threads = max(1, min(torch.get_num_threads(), n_rows, n_rows * width // _A_THREADS_SHARE))
+    n_threads = max(1, min(_spare_cores(), n_rows, n_rows * width // _A_THREADS_SHARE))
     sums, counts = np.zeros((n_rows, len(Sum))), np.zeros((n_rows, len(Count)), np.int64)
     kept = [
         Kept(
@@ -136,6 +137,11 @@ def _batch(
         token_ids=np.empty((len(train), 0), np.int64) if ids is None else _array(ids),
         advantage=advantage.numpy(),
     )
+
+
+def _spare_cores() -> int:
+    """One core, and those that torch leaves: its own threads keep theirs busy for a while after each operation."""
+    return 1 + max(0, (os.cpu_count() or 1) - torch.get_num_threads())
 
 
 def _array(values: torch.Tensor) -> Any:
