@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -155,18 +158,31 @@ def test_what_a_kernel_cannot_do_is_left_to_the_plain_path() -> None:
 
 
 def test_the_kernel_is_found_and_made_off_the_training_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The installed entry point makes the CPU's kernel; until it has, and where it is switched off, there is none."""
+    """The entry point makes the CPU's kernel when it is due; before, and where it is switched off, there is none."""
     observation = Observation.of(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
     monkeypatch.setattr(kernels, "_makers", {})
     monkeypatch.setenv(kernels.SWITCH, "0")
     assert kernels.token_part(observation, None, None) is None
     assert not kernels._makers
     monkeypatch.delenv(kernels.SWITCH)
-    assert kernels.token_part(observation, None, None) is None  # being made
+    assert kernels.token_part(observation, None, None) is None  # not due
+    assert kernels._makers["cpu"]._thread is None
+    kernels._makers["cpu"]._due = 0.0
+    kernels.token_part(observation, None, None)  # being made
     assert kernels.ready("cpu", timeout=120.0)
     part = kernels.token_part(observation, None, None)
     assert part is not None
     assert part.n.tolist() == [2]
+
+
+@pytest.mark.parametrize("end", ["pass", "import os; os._exit(0) if os.fork() == 0 else os.wait()"])
+def test_a_process_may_end_or_fork_while_a_kernel_is_made(end: str) -> None:
+    """The end of the process and a fork wait until the compiler has finished, and the exit status is 0."""
+    # As in a training, torch is there before; modules with hooks of their own must not be new in the middle of one.
+    code = f"import torch, concurrent.futures.thread; from ratioscope import kernels; kernels.ready(timeout=0.3); {end}"
+    environment = {**os.environ, kernels.SWITCH: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_kernel_that_fails_costs_one_warning(
@@ -180,10 +196,9 @@ def test_a_kernel_that_fails_costs_one_warning(
         msg = "no luck"
         raise RuntimeError(msg)
 
-    class Maker:
-        kernel = staticmethod(failing)
-
-    monkeypatch.setattr(kernels, "_makers", {"cpu": Maker()})
+    maker = kernels._Maker("cpu")
+    maker.kernel = failing
+    monkeypatch.setattr(kernels, "_makers", {"cpu": maker})
     observation = Observation.of(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
         results = [reduction.reduce(observation, None) for _ in range(3)]

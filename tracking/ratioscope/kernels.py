@@ -1,16 +1,18 @@
 """Kernels: faster ways to the same token part, where one is installed for a device.
 
 A kernel is found by an entry point of its device's type in :data:`GROUP`, a function without arguments that makes it.
-That may compile for some seconds, so it is called on a thread of its own when the first batch on such a device is
-observed, and the plain path is taken until it has returned. Counts and histograms are the same to the bit either way,
-sums to 1e-12.
+That may compile for some seconds, so it is called on a thread of its own, some time after the first batch on such a
+device was observed, and the plain path is taken until it has returned. Counts and histograms are the same to the bit
+either way, sums to 1e-12.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
+import time
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +29,12 @@ GROUP = "ratioscope.kernels"
 SWITCH = "RATIOSCOPE_KERNELS"
 """Environment variable; with the value ``0`` only the plain path is taken."""
 
+START_AFTER_S = 30.0
+"""Seconds from a device's first batch until its kernel is made: a short script has no use for one."""
+
+LONGEST_S = 60.0
+"""Seconds that a fork, or the end of the process, waits at most for a kernel which is being made."""
+
 _log = logging.getLogger("ratioscope")
 
 
@@ -41,21 +49,43 @@ class Kernel(Protocol):
 
 
 class _Maker:
-    """One device's kernel, being made or made."""
+    """One device's kernel: not yet due, being made, or made."""
 
     def __init__(self, device: str) -> None:
         self.kernel: Kernel | None = None
-        self.thread = threading.Thread(
-            target=self._make, args=(device,), name=f"ratioscope-kernel-{device}", daemon=True
-        )
-        self.thread.start()
+        self._device = device
+        self._due = time.monotonic() + START_AFTER_S
+        self._thread: threading.Thread | None = None
 
-    def _make(self, device: str) -> None:
+    def poll(self) -> Kernel | None:
+        """The kernel, if it is made; has it made when it is due."""
+        if self._thread is None and time.monotonic() >= self._due:
+            self.start()
+        return self.kernel
+
+    def start(self) -> None:
+        """Begins to make it, once."""
+        if self._thread is not None:
+            return
+        name = f"ratioscope-kernel-{self._device}"
+        self._thread = threading.Thread(target=self._make, name=name, daemon=True)
+        self._thread.start()
+        # A compiler that is interrupted by the end of its process ends it badly, and a fork would inherit its locks.
+        atexit.register(self.wait)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self.wait)
+
+    def wait(self, timeout: float | None = LONGEST_S) -> None:
+        """Until it is made, or cannot be."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _make(self) -> None:
         try:
-            for entry in entry_points(group=GROUP, name=device):
+            for entry in entry_points(group=GROUP, name=self._device):
                 self.kernel = entry.load()()
         except Exception as error:  # whatever is wrong with it, the plain path has the same numbers
-            _log.debug("no kernel for %s: %s: %s", device, type(error).__name__, error)
+            _log.debug("no kernel for %s: %s: %s", self._device, type(error).__name__, error)
 
 
 _makers: dict[str, _Maker] = {}
@@ -71,18 +101,19 @@ def token_part(
         if os.environ.get(SWITCH) == "0":
             return None
         maker = _makers[device] = _Maker(device)
-    if maker.kernel is None:
+    kernel = maker.poll()
+    if kernel is None:
         return None
     try:
-        return maker.kernel(observation, correction, applied)
+        return kernel(observation, correction, applied)
     except Exception as error:
         maker.kernel = None
         _log.warning("the kernel for %s failed, the plain path is taken from now on: %s", device, error)
         return None
 
 
-def ready(device: str = "cpu", timeout: float | None = 60.0) -> bool:
-    """Waits until a device's kernel is made; whether there is one.
+def ready(device: str = "cpu", timeout: float | None = LONGEST_S) -> bool:
+    """Has a device's kernel made at once and waits for it; whether there is one.
 
     Args:
         device: type of the device.
@@ -91,5 +122,6 @@ def ready(device: str = "cpu", timeout: float | None = 60.0) -> bool:
     if os.environ.get(SWITCH) == "0":
         return False
     maker = _makers.setdefault(device, _makers.get(device) or _Maker(device))
-    maker.thread.join(timeout)
+    maker.start()
+    maker.wait(timeout)
     return maker.kernel is not None

@@ -29,6 +29,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
 _A_THREADS_SHARE = 1 << 15
 """Tokens below which one more thread costs more than it saves."""
+_MOST_SPARE = 3
 _AT_ONCE = 1 << 14
 """Tokens that a thread takes at a time; the other cores may be busy, so that shares cannot be told beforehand."""
 
@@ -141,7 +142,7 @@ def _batch(
 
 def _spare_cores() -> int:
     """One core, and those that torch leaves: its own threads keep theirs busy for a while after each operation."""
-    return 1 + max(0, (os.cpu_count() or 1) - torch.get_num_threads())
+    return 1 + min(_MOST_SPARE, max(0, (os.cpu_count() or 1) - torch.get_num_threads()))
 
 
 def _array(values: torch.Tensor) -> Any:
