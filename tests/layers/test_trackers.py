@@ -16,12 +16,16 @@ from tests.layers.tracker_readers import READERS, tracker
 ROOT = Path(__file__).resolve().parents[2]
 MEAN = "sampling/raw_importance_sampling_ratio/mean"
 TOKENS = "ratioscope/hist/token_log_ratio"
+CLEARML = "sdk.development.vcs_repo_detect_async: false\n"
+"""``Task.init`` starts git on one thread while it forks on another, and the child may keep open the pipe on whose end
+the start of git waits; ``Task.close`` then waits for 300 s."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.trackers]
 
 
 def run(script: str, name: str, folder: Path, *more: str) -> None:
     """One of the scripts beside this one, with every client offline and at home in the folder."""
+    (folder / "clearml.conf").write_text(CLEARML)
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "layers" / script), name, str(folder), *more],
         env={
@@ -29,6 +33,7 @@ def run(script: str, name: str, folder: Path, *more: str) -> None:
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
             "HOME": str(folder),
             "CLEARML_CACHE_DIR": str(folder),
+            "CLEARML_CONFIG_FILE": str(folder / "clearml.conf"),
             "CLEARML_LOG_MODEL": "FALSE",
             "CLEARML_OFFLINE_MODE": "1",
             "COMET_OFFLINE_DIRECTORY": str(folder / "comet"),

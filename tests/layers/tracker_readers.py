@@ -60,7 +60,6 @@ def with_task(make: Any) -> Any:
         quiet = {"auto_connect_frameworks": False, "auto_connect_streams": False, "auto_resource_monitoring": False}
         task = Task.init("ratioscope", "conformance", reuse_last_task_id=False, output_uri=False, **quiet)
         task.get_logger().set_flush_period(1.0)  # its end waits for the period
-        task._wait_for_repo_detection(timeout=60)  # it forks, which must not happen while torch is being imported
     return make()
 
 
