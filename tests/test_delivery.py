@@ -370,12 +370,12 @@ def test_a_buffer_that_was_lost_is_sent_again(
 
 
 def test_a_run_is_known_before_it_is_opened(tmp_path: Path, server: Server) -> None:
-    """An id that the tracker chose is kept before the backend hears of it, so that no second run can appear."""
+    """An id that the tracker chose is kept before any record can fill the disk, so that no second run can appear."""
     server.hangs = True
     run = Run(tmp_path, Buffering(server), close_s=0.1)
+    assert [target.identity for target in run.journal.targets()] == [{"run_id": "chosen-fake"}]
     run.write(1)
     assert server.waiting.wait(10)
-    assert [target.identity for target in run.journal.targets()] == [{"run_id": "chosen-fake"}]
     run.close()
 
 

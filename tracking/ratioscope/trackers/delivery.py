@@ -79,6 +79,8 @@ class Background:
     def open(self, run: RunContext) -> bool:
         """Opens the tracker on this thread, then starts the other."""
         if self._tracker.open(run):
+            # Not left to the thread: by then the disk may be full, and ``sync`` would open a second run.
+            self._identify(getattr(self._tracker, "identity", None))
             self._thread.start()
             return True
         return False
