@@ -53,7 +53,7 @@ class Toggle:
         for name in ("_generate_and_score_completions", "log"):
             self._gate(trainer, name)
         for name in ("on_step_end", "on_log"):
-            self._time(callback, name)
+            setattr(callback, name, self._gated(getattr(callback, name), off=lambda *_, **__: None))
         inner = trainer.training_step
         trainer.training_step = functools.wraps(inner)(functools.partial(self._training_step, inner))
 
@@ -72,31 +72,22 @@ class Toggle:
         (cell,) = [cell for cell in wrapped.__closure__ if cell.cell_contents is own]
         cell.cell_contents = timed_own
 
-        @functools.wraps(own)
+        setattr(trainer, name, self._gated(wrapped, off=own))
+
+    def _gated(self, on: Any, *, off: Any) -> Any:
+        """One of two functions, by whether it is on; the time of the first counts."""
+
+        @functools.wraps(off)
         def gated(*args: Any, **kwargs: Any) -> Any:
             if not self._on:
-                return own(*args, **kwargs)
+                return off(*args, **kwargs)
             start = time.perf_counter()
             try:
-                return wrapped(*args, **kwargs)
+                return on(*args, **kwargs)
             finally:
                 self._inside += time.perf_counter() - start
 
-        setattr(trainer, name, gated)
-
-    def _time(self, callback: Any, name: str) -> None:
-        own = getattr(callback, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if not self._on:
-                return None
-            start = time.perf_counter()
-            try:
-                return own(*args, **kwargs)
-            finally:
-                self._inside += time.perf_counter() - start
-
-        setattr(callback, name, timed)
+        return gated
 
     def _training_step(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         """A step lasts from the start of one forward pass to the start of the next, logging included."""

@@ -36,27 +36,24 @@ class Corrected:
 
 def corrected(
     tally: Tally,
+    observation: Observation,
+    correction: Correction,
+    applied: torch.Tensor | None,
+    *,
     log_ratio: torch.Tensor,
     valid: torch.Tensor,
-    correction: Correction,
-    *,
-    raw: torch.Tensor,
-    step: torch.Tensor | None,
-    applied: torch.Tensor | None,
-    advantages: torch.Tensor | None,
 ) -> Corrected:
     """Adds what a short-form rule did to the tally.
 
     Args:
         tally: gets counts, sums and maxima.
+        observation: the batch.
+        correction: the rule.
+        applied: the weights that the loss really uses, or None.
         log_ratio: float32 ``(B, T)`` of tokens, or ``(B, 1)`` of rows, as the rule's level is.
         valid: bool of the same shape.
-        correction: the rule.
-        raw: float32 of the same shape, the ratios before the rule.
-        step: ``(B, T)`` log-ratios as the correction step sees them; needed with ``applied``.
-        applied: the weights that the loss really uses, or None.
-        advantages: ``(B,)`` or None.
     """
+    raw, advantages = correction.raw_ratio(observation.log_ratio), observation.advantages
     weights = correction.apply(raw)
     low, high = correction.outside(raw)
     low, high = low & valid, high & valid
@@ -66,8 +63,8 @@ def corrected(
     tally.counts.update({"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()})
     tally.sums.update({"corrected/w": weight.sum(), "corrected/w2": dot(weight, weight)})
     tally.extremes("corrected", weights, valid)
-    if applied is not None and step is not None:
-        expected = correction.apply(correction.raw_ratio(step))
+    if applied is not None:
+        expected = correction.apply(correction.raw_ratio(observation.step_log_ratio))
         same_shape = applied.shape == expected.shape
         tally.counts["disagreements"] = ((expected != applied.detach()) & valid).sum() if same_shape else valid.sum()
     if advantages is not None:

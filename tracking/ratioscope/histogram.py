@@ -32,8 +32,9 @@ ZERO = _PER_SIDE + 1
 """Index of the zero bucket; index 0 holds what lies below -1024 and the last what lies above."""
 N_BUCKETS = 2 * ZERO + 1
 
-_MANTISSA_BITS = 23
-_EXPONENT_BIAS = 127
+MANTISSA_BITS = 23
+EXPONENT_BIAS = 127
+"""Of a float32."""
 
 MIN_VIEW_EXPONENT = MIN_EXPONENT + 1
 MAX_VIEW_EXPONENT = MAX_EXPONENT - 5
@@ -52,8 +53,8 @@ def bucket_index(values: torch.Tensor) -> torch.Tensor:
     import torch  # slow to import, and reading a journal needs none of it
 
     bits = values.view(torch.int32)
-    offset = (_EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS
-    magnitude = ((bits & 0x7FFFFFFF) >> (_MANTISSA_BITS - SUB_BUCKET_BITS)) - offset + 1
+    offset = (EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS
+    magnitude = ((bits & 0x7FFFFFFF) >> (MANTISSA_BITS - SUB_BUCKET_BITS)) - offset + 1
     magnitude = magnitude.clamp(0, _PER_SIDE + 1)
     sign = bits >> 31  # -1 for a negative value, whose magnitude is negated without a branch
     return ((magnitude ^ sign) - sign + ZERO).to(torch.int64)

@@ -96,13 +96,9 @@ def token_part(
 ) -> TokenPart | None:
     """The token part of a batch by its device's kernel; None if there is none, not yet, or not for this batch."""
     device = observation.given[0].device.type
-    maker = _makers.get(device)
-    if maker is None:
-        if os.environ.get(SWITCH) == "0":
-            return None
-        maker = _makers[device] = _Maker(device)
-    kernel = maker.poll()
-    if kernel is None:
+    maker = _maker(device)
+    kernel = None if maker is None else maker.poll()
+    if maker is None or kernel is None:
         return None
     try:
         return kernel(observation, correction, applied)
@@ -119,9 +115,16 @@ def ready(device: str = "cpu", timeout: float | None = LONGEST_S) -> bool:
         device: type of the device.
         timeout: seconds to wait at most; None for as long as it takes.
     """
-    if os.environ.get(SWITCH) == "0":
+    maker = _maker(device)
+    if maker is None:
         return False
-    maker = _makers.setdefault(device, _makers.get(device) or _Maker(device))
     maker.start()
     maker.wait(timeout)
     return maker.kernel is not None
+
+
+def _maker(device: str) -> _Maker | None:
+    """That of a device; None where kernels are switched off."""
+    if device not in _makers and os.environ.get(SWITCH) != "0":
+        _makers[device] = _Maker(device)
+    return _makers.get(device)

@@ -86,16 +86,8 @@ def _by_rule(
         return part.corrected
     if correction.is_general:
         return corrected_by_stages(part.tally, observation, correction, applied)
-    return corrected(
-        part.tally,
-        row_d.float().unsqueeze(-1),
-        live.unsqueeze(-1),
-        correction,
-        raw=correction.raw_ratio(observation.log_ratio),
-        step=None if applied is None else observation.step_log_ratio,
-        applied=applied,
-        advantages=observation.advantages,
-    )
+    log_ratio, valid = row_d.float().unsqueeze(-1), live.unsqueeze(-1)
+    return corrected(part.tally, observation, correction, applied, log_ratio=log_ratio, valid=valid)
 
 
 def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

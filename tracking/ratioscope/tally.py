@@ -11,6 +11,9 @@ from ratioscope.exact import dot
 OVERFLOW = 88.72283905206835
 """Natural logarithm of the largest float32; the trainer's own ratio is infinite above it."""
 
+BANDS = ((0.9, 1.1), (0.5, 2.0))
+"""Ratios outside of these are counted, strictly and in float32: what is near 1, and what is not far from it."""
+
 Named = dict[str, torch.Tensor]
 
 

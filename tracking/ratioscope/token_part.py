@@ -17,7 +17,7 @@ from ratioscope.alignment import lag_sums
 from ratioscope.corrected import Corrected, corrected
 from ratioscope.exact import dot, row_sum
 from ratioscope.places import Places, no_place_sums, place_sums
-from ratioscope.tally import Named, Tally, largest
+from ratioscope.tally import BANDS, Named, Tally, largest
 from ratioscope.top import Worst, fingerprints, worst_tokens
 
 if TYPE_CHECKING:
@@ -70,16 +70,7 @@ def token_part(
     _tokens(tally, observation, d, abs_d, inside)
     by_rule = None
     if is_by_token(correction):
-        by_rule = corrected(
-            tally,
-            observation.log_ratio,
-            valid,
-            correction,
-            raw=correction.raw_ratio(observation.log_ratio),
-            step=None if applied is None else observation.step_log_ratio,
-            applied=applied,
-            advantages=observation.advantages,
-        )
+        by_rule = corrected(tally, observation, correction, applied, log_ratio=observation.log_ratio, valid=valid)
     fingerprint = fingerprints(observation)
     if valid.shape[-1]:
         places = Places.of(observation)
@@ -140,7 +131,7 @@ def _tokens(tally: Tally, observation: Observation, d: torch.Tensor, abs_d: torc
     if difference.numel():
         tally.maxima["probability/abs_max"] = largest(difference.max(), tally.counts["token/n"] > 0)
     ratio = observation.log_ratio.exp()
-    for low, high in ((0.9, 1.1), (0.5, 2.0)):
+    for low, high in BANDS:
         tally.counts[f"outside/{low:g}_{high:g}"] = ((ratio < low) | (ratio > high)).sum()
 
 

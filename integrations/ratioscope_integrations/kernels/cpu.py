@@ -17,13 +17,11 @@ import torch
 from ratioscope import histogram
 from ratioscope.correction import Correction
 from ratioscope.observation import Observation
-from ratioscope.slots import DECILES, TURNS
 from ratioscope.token_part import TokenPart, is_by_token
 from ratioscope.top import MULTIPLIERS, N_TOKENS, of_advantages, powers_of
-from ratioscope_integrations.kernels import cpu_types
 from ratioscope_integrations.kernels.cpu_part import part
 from ratioscope_integrations.kernels.cpu_rows import reduce_rows
-from ratioscope_integrations.kernels.cpu_types import Batch, Count, Hash, Kept, Rule, Sum
+from ratioscope_integrations.kernels.cpu_types import N_TENTHS, N_TURNS, Batch, Count, Hash, Kept, Rule, Sum
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
@@ -72,7 +70,7 @@ class CpuKernel:
             return None
         rule = _rule(correction)
         found = _reduced(observation, rule, weights)
-        return None if found is None else part(observation, correction if by_token else None, weights, *found)
+        return None if found is None else part(observation, correction if by_token else None, weights, found)
 
 
 def _rule(correction: Correction | None) -> Rule:
@@ -87,8 +85,8 @@ def _rule(correction: Correction | None) -> Rule:
     return Rule(1 if correction.action == "truncate" else 2, lower, upper, log_lower, log_upper)
 
 
-def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None) -> tuple[list[Kept], Kept] | None:
-    """What each thread found and, the first of them, what stands in all of their rows; None if a row does not fit."""
+def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None) -> list[Kept] | None:
+    """What each thread found, all of them in the same arrays of rows; None if a row does not fit."""
     train, rollout, mask = observation.given
     n_rows, width = train.shape
     step, back = powers_of(width, train.device)
@@ -102,7 +100,7 @@ def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None)
             sums=sums,
             counts=counts,
             histograms=np.zeros((2, histogram.N_BUCKETS), np.int64),
-            places=np.zeros((3, len(TURNS) * len(DECILES) + 1)),
+            places=np.zeros((3, N_TURNS * N_TENTHS + 1)),
             keys=np.full(N_TOKENS, np.iinfo(np.int64).min),
             where=np.zeros((3, N_TOKENS), np.int64),
         )
@@ -118,7 +116,7 @@ def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None)
         del batch
         if not fits:
             return None
-    return kept, kept[0]
+    return kept
 
 
 def _batch(
@@ -158,9 +156,10 @@ def _on_threads(batch: Batch, offset: int, rule: Rule, hashing: Hash, kept: list
 
     def work(found: Kept) -> None:
         for start in starts:  # a range's iterator gives each number once, whoever asks
-            if not reduce_rows(start, min(start + step, n_rows), offset, batch, rule, hashing, found):
-                odd.append(start)
-            if odd:
+            odd.append(start)  # also where this raises, which on another thread nobody would hear of
+            if reduce_rows(start, min(start + step, n_rows), offset, batch, rule, hashing, found):
+                odd.remove(start)
+            else:
                 return
 
     threads = [threading.Thread(target=work, args=(found,), daemon=True) for found in kept[1:]]
@@ -170,6 +169,3 @@ def _on_threads(batch: Batch, offset: int, rule: Rule, hashing: Hash, kept: list
     for thread in threads:
         thread.join()
     return not odd
-
-
-assert (N_TOKENS, len(TURNS), len(DECILES)) == (cpu_types.N_KEPT, cpu_types.N_TURNS, cpu_types.N_TENTHS)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ratioscope.histogram import EXPONENT_BIAS, MANTISSA_BITS, MIN_EXPONENT, SUB_BUCKET_BITS, ZERO
 from ratioscope_integrations.kernels.cpu_types import N_TENTHS, N_TURNS, Array, Hash, Row, Rule
 
-_SUB_BUCKET_BITS = 5
-_PER_SIDE = 30 << _SUB_BUCKET_BITS
-_ZERO = _PER_SIDE + 1
-_OFFSET = (127 - 20) << _SUB_BUCKET_BITS
+_PER_SIDE = ZERO - 1
+_SHIFT = MANTISSA_BITS - SUB_BUCKET_BITS
+_OFFSET = (EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS
 _BLOCK = 128
 
 
 @njit(inline="always")
 def _bucket(bits: int) -> int:
     """As :func:`ratioscope.histogram.bucket_index` has it."""
-    magnitude = ((bits & 0x7FFFFFFF) >> (23 - _SUB_BUCKET_BITS)) - _OFFSET + 1
+    magnitude = ((bits & 0x7FFFFFFF) >> _SHIFT) - _OFFSET + 1
     magnitude = min(max(magnitude, 0), _PER_SIDE + 1)
-    return _ZERO - magnitude if bits < 0 else _ZERO + magnitude
+    return ZERO - magnitude if bits < 0 else ZERO + magnitude
 
 
 @njit(nogil=True, error_model="numpy")

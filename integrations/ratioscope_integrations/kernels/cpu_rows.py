@@ -73,8 +73,6 @@ def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, ha
                 counts[Count.disagreements] = cpu_sums.disagreements(row, batch.applied[at, first:end])
             # A kept ratio's logarithm may be beyond a bound's by its rounding, and is clamped then.
             beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
-            beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
-            beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
             moved = counts[Count.low] + counts[Count.high] + beyond
         cpu_places.counted(row, rule, moved, kept.histograms)
         cpu_places.placed(row, n, kept.places)

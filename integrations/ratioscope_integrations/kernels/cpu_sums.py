@@ -15,6 +15,9 @@ import math
 import numpy as np
 from numba import njit
 
+from ratioscope.exact import FLOAT32_MAX
+from ratioscope.observation import POSITIVE_LOGP_SLACK
+from ratioscope.tally import BANDS, OVERFLOW
 from ratioscope_integrations.kernels.cpu_types import Array, Count, Row, Rule, Sum
 
 _LOG2E = 1.4426950408889634
@@ -23,11 +26,9 @@ _LN2_LOW = 1.90821492927058770002e-10
 _ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves the nearest integer in a float's low bits
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = (1.0 / math.factorial(n) for n in range(2, 14))
 
-_SLACK = np.float32(1e-4)
-_LARGEST = np.float32(np.finfo(np.float32).max)
-_OVERFLOW = 88.72283905206835
-_NEAR = np.float32(0.9), np.float32(1.1)
-_FAR = np.float32(0.5), np.float32(2.0)
+_SLACK = np.float32(POSITIVE_LOGP_SLACK)
+_LARGEST = np.float32(FLOAT32_MAX)
+_NEAR, _FAR = ((np.float32(low), np.float32(high)) for low, high in BANDS)
 _INFINITY = np.int32(0x7F800000)
 _MINUS_INFINITY = np.int32(0x7F800000 - 2**31)
 
@@ -176,13 +177,11 @@ def exact(row: Row, counts: Array) -> None:
         equal += inside & (x[j] == y[j])
         zero_y += inside & (y[j] == np.float32(0.0))
         zero_x += inside & (x[j] == np.float32(0.0))
-        overflow += np.float64(d[j]) > _OVERFLOW
-    counts[Count.equal], counts[Count.zero_train_logp], counts[Count.zero_rollout_logp], counts[Count.overflow] = (
-        equal,
-        zero_y,
-        zero_x,
-        overflow,
-    )
+        overflow += np.float64(d[j]) > OVERFLOW
+    counts[Count.equal] = equal
+    counts[Count.zero_train_logp] = zero_y
+    counts[Count.zero_rollout_logp] = zero_x
+    counts[Count.overflow] = overflow
 
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
@@ -263,14 +262,12 @@ def ratios(row: Row, sums: Array) -> None:
     sums[Sum.wd] = wd * scale
     sums[Sum.reverse_k3] = reverse
     sums[Sum.mult] = mult
-    sums[Sum.q], sums[Sum.p], sums[Sum.qq], sums[Sum.pp], sums[Sum.qp], sums[Sum.difference] = (
-        sq,
-        sp,
-        qq,
-        pp,
-        qp,
-        difference,
-    )
+    sums[Sum.q] = sq
+    sums[Sum.p] = sp
+    sums[Sum.qq] = qq
+    sums[Sum.pp] = pp
+    sums[Sum.qp] = qp
+    sums[Sum.difference] = difference
     sums[Sum.difference_max] = _largest(excess)
 
 

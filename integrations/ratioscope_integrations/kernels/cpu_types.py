@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ratioscope.slots import DECILES, TURNS
+
 Array = NDArray[Any]
 
 REACH = 300.0
 """Log-ratios beyond this are left to the plain path: their ratios' squares would overflow."""
 
-N_KEPT = 32
-N_TURNS = 5
-N_TENTHS = 10
+N_TURNS, N_TENTHS = len(TURNS), len(DECILES)
 
 
 class _Sums(NamedTuple):
@@ -66,12 +66,6 @@ class _Sums(NamedTuple):
 Sum = _Sums(*range(len(_Sums._fields)))
 
 
-Sum = _Sums(*range(len(_Sums._fields)))
-
-
-Sum = _Sums(*range(len(_Sums._fields)))
-
-
 class _Counts(NamedTuple):
     """Columns of int64 of each row."""
 
@@ -91,12 +85,6 @@ class _Counts(NamedTuple):
     high: int
     disagreements: int
     fingerprint: int
-
-
-Count = _Counts(*range(len(_Counts._fields)))
-
-
-Count = _Counts(*range(len(_Counts._fields)))
 
 
 Count = _Counts(*range(len(_Counts._fields)))
@@ -138,8 +126,8 @@ class Kept(NamedTuple):
     counts: Array  # int64 (rows, len(Count))
     histograms: Array  # int64 (2, buckets): log-ratios before and after the rule
     places: Array  # float64 (3, N_TURNS * N_TENTHS + 1): d, its absolute value, tokens; the last tokens' at the end
-    keys: Array  # int64 (N_KEPT,), of the worst tokens, unsorted
-    where: Array  # int64 (3, N_KEPT): their row, column and position
+    keys: Array  # int64 (N_TOKENS,), of the worst tokens, unsorted
+    where: Array  # int64 (3, N_TOKENS): their row, column and position
 
 
 class Row(NamedTuple):
