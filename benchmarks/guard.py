@@ -6,6 +6,7 @@ machine disturbs the least. What looks worse all the same is measured again, and
 
 from __future__ import annotations
 
+import ctypes
 import json
 import time
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PATH = Path(__file__).with_name("reference.json")
 FACTOR, TRIES = 1.5, 3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 OVER = ("TRL", "verl", memory.INPUT)
 
 Ratios = dict[str, float]
@@ -66,6 +68,7 @@ def check(reference: Mapping[str, float], *, seconds: float = 2.0) -> Ratios:
         msg = "got no kernel for the CPU; expected numba to be installed and RATIOSCOPE_KERNELS not to be 0"
         raise RuntimeError(msg)
     cases = observe.cases(short=True)
+    _keep_memory()
     with _one_thread():
         best = measure(cases, seconds=seconds) | ratios(memory.run(short=True))
         for _ in range(TRIES - 1):
@@ -74,6 +77,17 @@ def check(reference: Mapping[str, float], *, seconds: float = 2.0) -> Ratios:
             for name, ratio in measure(again, seconds=2 * seconds).items():
                 best[name] = min(ratio, best[name])
     return best
+
+
+def _keep_memory() -> None:
+    """Has the C library keep what is freed, where it can be told to.
+
+    Else it changes its mind within a process about giving pages back, and what TRL's block takes doubles or halves.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for threshold in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            mallopt(threshold, 1 << 30)
 
 
 @contextmanager
