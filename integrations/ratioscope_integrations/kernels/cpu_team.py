@@ -19,24 +19,25 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @cache
 def _openmp() -> Any:
-    """``GOMP_parallel`` of the OpenMP library that torch brings and has loaded; None where it has another one.
+    """The OpenMP library that torch brings and has loaded; None where it has another one.
 
     Its threads keep their cores busy for a while after each of torch's operations, so that any other thread would have
     to share a core; they themselves begin at once.
     """
     found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
     try:
-        parallel = ctypes.CDLL(str(found[0])).GOMP_parallel if len(found) == 1 else None
+        library = ctypes.CDLL(str(found[0])) if len(found) == 1 else None
+        if library is not None:
+            library.GOMP_parallel.argtypes = (_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+            library.GOMP_parallel.restype = None
     except (OSError, AttributeError):
         return None
-    if parallel is not None:
-        parallel.argtypes, parallel.restype = (_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
-    return parallel
+    return library
 
 
 @cache
-def _mkl() -> Any:
-    """MKL's own number of threads for the thread that calls, of which 0 is as before; None if torch has no MKL."""
+def _mkl_threads() -> Any:
+    """Sets how many threads MKL has for the thread that calls, 0 for as many as before; None if torch has no MKL."""
     try:
         return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).MKL_Set_Num_Threads_Local
     except (OSError, AttributeError):
@@ -45,13 +46,21 @@ def _mkl() -> Any:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Torch's exponentials are MKL's, which wakes all threads and waits for them even for a handful of numbers."""
-    before = 0 if _mkl() is None else _mkl()(1)
+    """Torch's operations take one thread, for the thread that calls.
+
+    MKL's exponential else wakes all of them even for a handful of numbers, and waits until each had a core.
+    """
+    openmp, mkl_threads = _openmp(), _mkl_threads()
+    before = torch.get_num_threads(), None if mkl_threads is None else mkl_threads(1)
+    if openmp is not None:
+        openmp.omp_set_num_threads(1)
     try:
         yield
     finally:
-        if _mkl() is not None:
-            _mkl()(before)
+        if openmp is not None:
+            openmp.omp_set_num_threads(before[0])
+        if mkl_threads is not None:
+            mkl_threads(before[1])
 
 
 def n_threads() -> int:
@@ -79,11 +88,11 @@ def share(work: Callable[[int], None], n: int) -> None:
         for number in numbers:
             guarded(number)
 
-    parallel, numbers = _openmp(), iter(range(n))  # a team may be smaller than was asked for: then the first do it all
+    openmp, numbers = _openmp(), iter(range(n))  # a team may be smaller than was asked for: then the first do it all
     if n == 1:
         with _alone():
             guarded(0)
-    elif parallel is None:
+    elif openmp is None:
         threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(1, n)]
         for thread in threads:
             thread.start()
@@ -91,6 +100,6 @@ def share(work: Callable[[int], None], n: int) -> None:
         for thread in threads:
             thread.join()
     else:
-        parallel(_CALLBACK(drain), None, n, 0)
+        openmp.GOMP_parallel(_CALLBACK(drain), None, n, 0)
     if raised:
         raise raised[0]
