@@ -19,7 +19,7 @@ from ratioscope import kernels, reduction
 from ratioscope.observation import Observation
 from ratioscope.slots import MAXIMA, SUMS
 from ratioscope.summary import RatioSummary
-from ratioscope_integrations.kernels import cpu
+from ratioscope_integrations.kernels import cpu, cpu_team
 from ratioscope_integrations.kernels.cpu import CpuKernel
 
 RULES = [
@@ -28,6 +28,7 @@ RULES = [
     rs.Correction("token", "truncate", lower=0.9, upper=1.1),
     rs.Correction("token", "mask", lower=0.8, upper=1.3),
     rs.Correction("sequence", "mask", lower=0.5, upper=2.0),
+    rs.Correction("sequence", "truncate", upper=3.0),
     rs.Correction.preset("openrlhf/icepop"),
 ]
 KERNEL = CpuKernel()
@@ -140,6 +141,28 @@ def test_threads_share_the_rows(n_threads: int, monkeypatch: pytest.MonkeyPatch)
     plain, fused, taken = both(given_batch, RULES[1], None)
     assert taken
     same(fused, plain)
+
+
+@pytest.mark.parametrize("openmp", [True, False])
+def test_work_is_shared_once_whatever_the_threads(openmp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number is worked on once, what one raises is raised, and torch has as many threads as before."""
+    if not openmp:
+        monkeypatch.setattr(cpu_team, "_openmp", lambda: None)
+    before = torch.get_num_threads()
+    for n in (1, 2, 5):
+        done: list[int] = []
+        cpu_team.share(done.append, n)
+        assert sorted(done) == list(range(n))
+        with pytest.raises(ZeroDivisionError):
+            cpu_team.share(lambda number: 1 // number, n)
+    assert torch.get_num_threads() == before
+
+
+def test_one_core_is_enough_for_a_small_batch() -> None:
+    """Torch's other threads are left alone, and have their numbers of before afterwards."""
+    inside: list[int] = []
+    cpu_team.share(lambda _: inside.append(torch.get_num_threads()), 1)
+    assert inside == [1]
 
 
 def test_what_a_kernel_cannot_do_is_left_to_the_plain_path() -> None:
