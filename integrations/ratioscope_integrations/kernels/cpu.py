@@ -160,6 +160,9 @@ def _kept(given: _Given, rule: Rule) -> list[Kept] | None:
             keys=np.full(N_TOKENS, NO_KEY),
             where=np.zeros((3, N_TOKENS), np.int64),
             logps=np.zeros((3, N_TOKENS), np.float32),
+            valid=np.empty(width, np.uint8),
+            narrow=np.empty((5, width), np.float32),
+            wide=np.empty((2, width)),
         )
         for _ in range(n)
     ]

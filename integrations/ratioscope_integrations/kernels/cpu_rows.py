@@ -31,9 +31,7 @@ def reduce_rows(offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept
     Returns:
         Whether all of it could be: no mask but 0 and 1, no log-ratio beyond :data:`REACH`.
     """
-    width = batch.train.shape[1]
-    valid = np.empty(width, np.uint8)
-    narrow, wide = np.empty((5, width), np.float32), np.empty((2, width), np.float64)
+    valid, narrow, wide = kept.valid, kept.narrow, kept.wide
     smallest = np.argmin(kept.keys)
     for at in range(len(batch.mask)):
         sums, counts = kept.sums[offset + at], kept.counts[offset + at]

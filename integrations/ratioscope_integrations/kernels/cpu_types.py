@@ -179,7 +179,7 @@ class Hash(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What one thread finds over its rows."""
+    """What one thread finds over its rows, and its buffers for one row at a time."""
 
     sums: Array  # float64 (rows, len(Sum))
     counts: Array  # int64 (rows, len(Count))
@@ -188,6 +188,9 @@ class Kept(NamedTuple):
     keys: Array  # int64 (N_TOKENS,), of the worst tokens, unsorted
     where: Array  # int64 (3, N_TOKENS): their row, column and position
     logps: Array  # float32 (3, N_TOKENS): their log-ratio, and both sides'
+    valid: Array  # uint8 (width,)
+    narrow: Array  # float32 (5, width)
+    wide: Array  # float64 (2, width)
 
 
 class Finished(NamedTuple):
