@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stages import Stages
+from ratioscope import kernels
 from ratioscope.journal import Journal
 from ratioscope.observer import Observer
 from ratioscope.recorder import Recorder
@@ -120,6 +121,7 @@ def main(result: Path, steps: int, folder: str) -> None:
 
     args = example.parse_args(["--steps", str(steps), "--output-dir", folder])
     trainer = example.build_trainer(args)
+    kernels.ready("cpu")  # as it is in a training of more than a minute
     found: list[Any] = [one for one in trainer.callback_handler.callbacks if isinstance(one, RatioscopeCallback)]
     (callback,) = found
     toggle = Toggle(trainer, callback)

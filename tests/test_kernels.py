@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -156,6 +157,15 @@ def test_work_is_shared_once_whatever_the_threads(openmp: bool, monkeypatch: pyt
         with pytest.raises(ZeroDivisionError):
             cpu_team.share(lambda number: 1 // number, n)
     assert torch.get_num_threads() == before
+
+
+def test_the_team_is_torchs_own() -> None:
+    """Sharing work starts no thread where torch has its own team of OpenMP's, which it has on Linux."""
+    torch.randn(1 << 20).exp()
+    before = psutil.Process().num_threads()
+    cpu_team.share(lambda _: None, torch.get_num_threads())
+    assert (cpu_team._openmp() is not None) == (sys.platform == "linux")
+    assert psutil.Process().num_threads() == before
 
 
 def test_one_core_is_enough_for_a_small_batch() -> None:
