@@ -27,7 +27,7 @@ _SHIFT = tl.constexpr(histogram.MANTISSA_BITS - histogram.SUB_BUCKET_BITS)
 _OFFSET = tl.constexpr(((histogram.EXPONENT_BIAS + histogram.MIN_EXPONENT) << histogram.SUB_BUCKET_BITS) - 1)
 
 LARGEST = tl.constexpr(exact.FLOAT32_MAX)
-SLACK = tl.constexpr(observation.POSITIVE_LOGPSLACK)
+SLACK = tl.constexpr(observation.POSITIVE_LOGP_SLACK)
 _SPREAD = tl.constexpr(top.MULTIPLIERS[5])
 NO_KEY = tl.constexpr(-(2**62))
 """Key of what is no valid token; any token's is above it."""

@@ -105,8 +105,8 @@ def ratios(
     fingerprint = tl.load(first_counts + n_rows + row)
     largest = tl.load(first_maxima + row)
     divisor = tl.maximum(n, 1)
-    lower, upper = lower.to(tl.float32), upper.to(tl.float32)
-    log_lower, log_upper = log_lower.to(tl.float32), log_upper.to(tl.float32)
+    lower, upper = tl.full((), lower, tl.float32), tl.full((), upper, tl.float32)
+    log_lower, log_upper = tl.full((), log_lower, tl.float32), tl.full((), log_upper, tl.float32)
 
     nothing, zero = tl.zeros((BLOCK,), tl.int32), tl.zeros((BLOCK,), tl.float64)
     k3, excess, excess2, reverse, mult, w, w2, wd = zero, zero, zero, zero, zero, zero, zero, zero
