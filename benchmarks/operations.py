@@ -43,7 +43,7 @@ def counted(work: Callable[[], object]) -> Counts:
 
 def count() -> dict[str, Counts]:
     """Everything that is counted, by what it is; of observing the plain path, which every device has."""
-    with mock.patch.object(kernels, "token_part", return_value=None):
+    with mock.patch.object(kernels, "reduced", return_value=None):
         return _count()
 
 

@@ -19,7 +19,7 @@ from ratioscope import kernels, reduction
 from ratioscope.observation import Observation
 from ratioscope.slots import MAXIMA, SUMS
 from ratioscope.summary import RatioSummary
-from ratioscope_integrations.kernels import cpu
+from ratioscope_integrations.kernels import cpu, cpu_team
 from ratioscope_integrations.kernels.cpu import CpuKernel
 
 RULES = [
@@ -28,6 +28,7 @@ RULES = [
     rs.Correction("token", "truncate", lower=0.9, upper=1.1),
     rs.Correction("token", "mask", lower=0.8, upper=1.3),
     rs.Correction("sequence", "mask", lower=0.5, upper=2.0),
+    rs.Correction("sequence", "truncate", upper=3.0),
     rs.Correction.preset("openrlhf/icepop"),
 ]
 KERNEL = CpuKernel()
@@ -71,9 +72,9 @@ def both(
     observation = Observation.of(**given)
     taken = KERNEL(observation, rule, applied)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(kernels, "token_part", lambda *_: None)
+        patched.setattr(kernels, "reduced", lambda *_: None)
         plain = RatioSummary.observe(observation, correction=rule, applied=applied)
-        patched.setattr(kernels, "token_part", lambda *_: taken)
+        patched.setattr(kernels, "reduced", lambda *_: taken)
         fused = RatioSummary.observe(observation, correction=rule, applied=applied)
     return plain, fused, taken is not None
 
@@ -136,10 +137,32 @@ def test_threads_share_the_rows(n_threads: int, monkeypatch: pytest.MonkeyPatch)
     given_batch = batch(97, 1200, seed=5, scale=0.05, strange=True, dtype=torch.float32)
     given_batch["rollout_logps"].clamp_(min=-250.0)
     given_batch["train_logps"].clamp_(min=-250.0, max=10.0)
-    monkeypatch.setattr(cpu, "_spare_cores", lambda: n_threads)
+    monkeypatch.setattr(cpu, "n_threads", lambda: n_threads)
     plain, fused, taken = both(given_batch, RULES[1], None)
     assert taken
     same(fused, plain)
+
+
+@pytest.mark.parametrize("openmp", [True, False])
+def test_work_is_shared_once_whatever_the_threads(openmp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number is worked on once, what one raises is raised, and torch has as many threads as before."""
+    if not openmp:
+        monkeypatch.setattr(cpu_team, "_openmp", lambda: None)
+    before = torch.get_num_threads()
+    for n in (1, 2, 5):
+        done: list[int] = []
+        cpu_team.share(done.append, n)
+        assert sorted(done) == list(range(n))
+        with pytest.raises(ZeroDivisionError):
+            cpu_team.share(lambda number: 1 // number, n)
+    assert torch.get_num_threads() == before
+
+
+def test_one_core_is_enough_for_a_small_batch() -> None:
+    """Torch's other threads are left alone, and have their numbers of before afterwards."""
+    inside: list[int] = []
+    cpu_team.share(lambda _: inside.append(torch.get_num_threads()), 1)
+    assert inside == [1]
 
 
 def test_what_a_kernel_cannot_do_is_left_to_the_plain_path() -> None:
@@ -162,15 +185,15 @@ def test_the_kernel_is_found_and_made_off_the_training_thread(monkeypatch: pytes
     observation = Observation.of(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
     monkeypatch.setattr(kernels, "_makers", {})
     monkeypatch.setenv(kernels.SWITCH, "0")
-    assert kernels.token_part(observation, None, None) is None
+    assert kernels.reduced(observation, None, None) is None
     assert not kernels._makers
     monkeypatch.delenv(kernels.SWITCH)
-    assert kernels.token_part(observation, None, None) is None  # not due
+    assert kernels.reduced(observation, None, None) is None  # not due
     assert kernels._makers["cpu"]._thread is None
     kernels._makers["cpu"]._due = 0.0
-    kernels.token_part(observation, None, None)  # being made
+    kernels.reduced(observation, None, None)  # being made
     assert kernels.ready("cpu", timeout=120.0)
-    part = kernels.token_part(observation, None, None)
+    part = kernels.reduced(observation, None, None)
     assert part is not None
     assert part.n.tolist() == [2]
 
@@ -180,7 +203,7 @@ def test_a_process_may_end_or_fork_while_a_kernel_is_made(end: str) -> None:
     """The end of the process and a fork wait until the compiler has finished, and the exit status is 0."""
     # As in a training, torch is there before; modules with hooks of their own must not be new in the middle of one.
     code = f"import torch, concurrent.futures.thread; from ratioscope import kernels; kernels.ready(timeout=0.3); {end}"
-    environment = {**os.environ, kernels.SWITCH: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, kernels.SWITCH: "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 

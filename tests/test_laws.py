@@ -163,6 +163,18 @@ def test_merging_is_associative(parts: tuple[rs.RatioSummary, rs.RatioSummary, r
     assert one.maxima[GENERATIONS] == other.maxima[GENERATIONS]
 
 
+@given(parts=st.lists(summaries(), min_size=1, max_size=5))
+def test_merging_many_is_merging_one_after_another(parts: list[rs.RatioSummary]) -> None:
+    """All summaries at once give what merging them two by two gives."""
+    first, *others = parts
+    one_by_one = first
+    for other in others:
+        one_by_one = one_by_one.merge(other)
+    at_once = first.merge(*others)
+    assert_same_data(at_once, one_by_one)
+    assert at_once.maxima[GENERATIONS] == one_by_one.maxima[GENERATIONS]
+
+
 @pytest.mark.parametrize("correction", [None, RULES[1]])
 @given(summary=summaries())
 def test_empty_is_the_identity(correction: rs.Correction | None, summary: rs.RatioSummary) -> None:

@@ -19,6 +19,7 @@ from ratioscope.incidents import Incidents
 from ratioscope.metrics import keys
 from ratioscope.trackers import registry
 from ratioscope.trackers.delivery import Background
+from ratioscope.windows import MOST_APART
 
 OWN = "ratioscope/"
 RAW = "sampling/raw_importance_sampling_ratio/"
@@ -140,6 +141,21 @@ def test_a_window_pools_its_observations() -> None:
     second = flush(recorder, step=8)
     assert second.scalars[f"{OWN}counts/tokens"] == 1
     assert second.scalars[f"{RAW}min"] == pytest.approx(math.exp(0.2))
+
+
+def test_a_window_of_many_batches_keeps_few_apart() -> None:
+    """A window holds at most eight states however many batches it has, and none of them is lost, nor a failure."""
+    recorder = rs.Recorder()
+    for number in range(30):
+        recorder.observe([[-1.0 - number]], [[-1.0]], [[1]])
+        assert len(recorder._windows._open["train"]) <= MOST_APART
+        if number == 20:
+            with pytest.raises(ValueError, match="expected"):
+                recorder.observe([[-1.0, -1.0]], [[-1.0]], [[1]])
+    record = recorder.flush(step=1)
+    assert record is not None
+    assert [record.summary.count(name) for name in ("token/n", "errors")] == [30, 1]
+    assert record.scalars["ratioscope/token/log_ratio/min"] == -29.0
 
 
 def test_a_window_without_an_observation_is_none() -> None:

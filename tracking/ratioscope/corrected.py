@@ -64,7 +64,8 @@ def corrected(
     tally.sums.update({"corrected/w": weight.sum(), "corrected/w2": dot(weight, weight)})
     tally.extremes("corrected", weights, valid)
     if applied is not None:
-        expected = correction.apply(correction.raw_ratio(observation.step_log_ratio))
+        same = observation.step_log_ratio is observation.log_ratio
+        expected = weights if same else correction.apply(correction.raw_ratio(observation.step_log_ratio))
         same_shape = applied.shape == expected.shape
         tally.counts["disagreements"] = ((expected != applied.detach()) & valid).sum() if same_shape else valid.sum()
     if advantages is not None:

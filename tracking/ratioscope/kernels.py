@@ -1,4 +1,4 @@
-"""Kernels: faster ways to the same token part, where one is installed for a device.
+"""Kernels: faster ways to the same state, where one is installed for a device.
 
 A kernel is found by an entry point of its device's type in :data:`GROUP`, a function without arguments that makes it.
 That may compile for some seconds, so it is called on a thread of its own, some time after the first batch on such a
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
     from ratioscope.correction import Correction
     from ratioscope.observation import Observation
-    from ratioscope.token_part import TokenPart
+    from ratioscope.state import Reduced
 
 GROUP = "ratioscope.kernels"
 """Entry-point group: a device's type, as in ``torch.device.type`` -> a function that makes its kernel."""
 
 SWITCH = "RATIOSCOPE_KERNELS"
-"""Environment variable; with the value ``0`` only the plain path is taken."""
+"""Environment variable: types of the devices whose kernels are used, by commas; ``0`` for only the plain path."""
+
+DEFAULT = "cpu"
+"""Its value where it is not set."""
 
 START_AFTER_S = 30.0
 """Seconds from a device's first batch until its kernel is made: a short script has no use for one."""
@@ -39,12 +42,12 @@ _log = logging.getLogger("ratioscope")
 
 
 class Kernel(Protocol):
-    """Reduces a batch's tokens as :func:`ratioscope.token_part.token_part` does."""
+    """Reduces a batch as :func:`ratioscope.reduction.reduce` does."""
 
     def __call__(
         self, observation: Observation, correction: Correction | None, applied: torch.Tensor | None
-    ) -> TokenPart | None:
-        """The token part; None to leave this batch to the plain path."""
+    ) -> Reduced | None:
+        """The batch, reduced; None to leave it to the plain path."""
         ...
 
 
@@ -91,10 +94,8 @@ class _Maker:
 _makers: dict[str, _Maker] = {}
 
 
-def token_part(
-    observation: Observation, correction: Correction | None, applied: torch.Tensor | None
-) -> TokenPart | None:
-    """The token part of a batch by its device's kernel; None if there is none, not yet, or not for this batch."""
+def reduced(observation: Observation, correction: Correction | None, applied: torch.Tensor | None) -> Reduced | None:
+    """A batch reduced by its device's kernel; None if there is none, not yet, or not for this batch."""
     device = observation.given[0].device.type
     maker = _maker(device)
     kernel = None if maker is None else maker.poll()
@@ -124,7 +125,7 @@ def ready(device: str = "cpu", timeout: float | None = LONGEST_S) -> bool:
 
 
 def _maker(device: str) -> _Maker | None:
-    """That of a device; None where kernels are switched off."""
-    if device not in _makers and os.environ.get(SWITCH) != "0":
+    """That of a device; None where its kernel is not to be used."""
+    if device not in _makers and device in os.environ.get(SWITCH, DEFAULT).replace(" ", "").split(","):
         _makers[device] = _Maker(device)
     return _makers.get(device)

@@ -90,7 +90,8 @@ class Packing:
         rows = self.to(values.device)
         if not len(values):
             return values.new_zeros(rows.index.shape)
-        return values[rows.index.clamp(max=len(values) - 1)].masked_fill(~rows.inside, 0)
+        index = rows.index if self.reach is not None else rows.index.clamp(max=len(values) - 1)
+        return values.take(index).masked_fill_(~rows.inside, 0)
 
     def unpad(self, values: torch.Tensor, *, total: int, outside: float = 1.0) -> torch.Tensor:
         """Padded values as ``(total,)``: the inverse of :meth:`pad`.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ratioscope.histogram import EXPONENT_BIAS, MANTISSA_BITS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -23,11 +25,15 @@ MAX_OCTAVE = 20
 _SUB_BUCKET_BITS = 3
 N_LENGTHS = (MAX_OCTAVE << _SUB_BUCKET_BITS) + 1
 
+MANTISSA_SHIFT = MANTISSA_BITS - _SUB_BUCKET_BITS
+OFFSET = EXPONENT_BIAS << _SUB_BUCKET_BITS
+"""A bucket is the float's bits without all but the mantissa's first three, less this."""
+
 
 def bucket_index(lengths: torch.Tensor) -> torch.Tensor:
     """Bucket of each length, int64 in ``[0, N_LENGTHS)``; a length of 0 is put with 1."""
     bits = lengths.clamp(min=1).float().view(torch.int32).to(torch.int64)
-    return ((bits >> (23 - _SUB_BUCKET_BITS)) - (127 << _SUB_BUCKET_BITS)).clamp(0, N_LENGTHS - 1)
+    return ((bits >> MANTISSA_SHIFT) - OFFSET).clamp(0, N_LENGTHS - 1)
 
 
 def count(lengths: torch.Tensor, ratios: torch.Tensor | None, modified: torch.Tensor | None) -> torch.Tensor:

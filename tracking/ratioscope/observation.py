@@ -150,11 +150,17 @@ class Observation:
         """``(B, T)`` train - rollout, in nats, 0 where not valid."""
         return self.train - self.rollout
 
-    @property
+    @cached_property
     def step_log_ratio(self) -> torch.Tensor:
         """``(B, T)`` the log-ratio as the correction step itself sees it: 0 only where masked out or NaN."""
         train, rollout, mask = self.given
         return step_log_ratio(train.float(), rollout.float(), mask)
+
+    def take_log_ratio(self, log_ratio: torch.Tensor, *, of_step: bool) -> None:
+        """Keeps :attr:`log_ratio` as a kernel has made it, and as :attr:`step_log_ratio` too where that is the same."""
+        vars(self)["log_ratio"] = log_ratio
+        if of_step:
+            vars(self)["step_log_ratio"] = log_ratio
 
 
 def step_log_ratio(train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The reduction of one batch to a summary's vectors, on the batch's device and without a host sync.
 
-Tokens are reduced first, by :func:`ratioscope.token_part.token_part` or a kernel in its place; rows follow from sums
-over their tokens.
+A kernel does it where there is one for the device. On the plain path tokens are reduced first, by
+:func:`ratioscope.token_part.token_part`; rows follow from sums over their tokens.
 """
 
 from __future__ import annotations
@@ -15,23 +15,48 @@ from ratioscope.corrected import corrected, corrected_by_stages
 from ratioscope.exact import FLOAT32_MAX
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, STAGE_COUNTS, SUMS
 from ratioscope.stacking import joined, stacked
-from ratioscope.tally import largest
-from ratioscope.token_part import TokenPart, token_part
+from ratioscope.state import State
+from ratioscope.tally import Tally, largest
+from ratioscope.token_part import TokenPart, is_by_token, token_part
 from ratioscope.top import Top
 
 if TYPE_CHECKING:
     from ratioscope.corrected import Corrected
     from ratioscope.correction import Correction
     from ratioscope.observation import Observation
+    from ratioscope.state import Reduced
 
 
-def reduce(
-    observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Top]:
-    """The state of one batch, as the fields of ``RatioSummary`` but its correction, in order."""
-    part = kernels.token_part(observation, correction, applied)
-    if part is None:
-        part = token_part(observation, correction, applied=applied)
+def reduce(observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None) -> State:
+    """The state of one batch."""
+    found = kernels.reduced(observation, correction, applied)
+    if found is None:
+        return _rows(token_part(observation, correction, applied=applied), observation, correction, applied)
+    if correction is None or is_by_token(correction):
+        return found.state
+    return _ruled(found, observation, correction, applied)
+
+
+def _ruled(found: Reduced, observation: Observation, correction: Correction, applied: torch.Tensor | None) -> State:
+    """A kernel's state, with what the rule did."""
+    tally, state, device = Tally(), found.state, found.n.device
+    by_rule = _by_rule(tally, observation, correction, applied, found.row_d, found.n > 0)
+    stages = {} if by_rule.stage_counts is None else {STAGE_COUNTS: by_rule.stage_counts}
+    histograms = state.histograms.clone()
+    histograms[HISTOGRAMS.index("corrected_log_ratio")] = by_rule.histogram
+    return state._replace(
+        maxima=torch.maximum(state.maxima, stacked(MAXIMA, tally.maxima, -torch.inf, torch.float64, device)),
+        sums=state.sums + stacked(SUMS, tally.sums, 0.0, torch.float64, device),
+        counts=state.counts + joined(COUNTS, tally.counts, 0, torch.int64, device, stages),
+        histograms=histograms,
+        lengths=lengths.count(found.n, by_rule.ratios_of_row, by_rule.modified_of_row),
+    )
+
+
+def _rows(
+    part: TokenPart, observation: Observation, correction: Correction | None, applied: torch.Tensor | None
+) -> State:
+    """The state that follows from a batch's tokens."""
     tally, device = part.tally, part.n.device
     live = part.n > 0
     divisor = part.n.clamp(min=1).double()
@@ -50,7 +75,9 @@ def reduce(
         tally.sums[f"perplexity/{name}"] = _where(live, (-logps / divisor).exp()).sum()
     tally.maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
 
-    by_rule = _by_rule(part, observation, correction, applied, row_d, live)
+    by_rule = part.corrected
+    if by_rule is None and correction is not None:
+        by_rule = _by_rule(tally, observation, correction, applied, row_d, live)
     nothing = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64, device=device)
     histograms = {
         "token_log_ratio": part.histogram,
@@ -63,7 +90,7 @@ def reduce(
         stages = torch.zeros(len(STAGE_COUNTS), dtype=torch.int64, device=device)
     ratios, modified = (None, None) if by_rule is None else (by_rule.ratios_of_row, by_rule.modified_of_row)
     by_place = {PLACE_SUMS: part.places[0]}, {PLACE_COUNTS: part.places[1], STAGE_COUNTS: stages}
-    return (
+    return State(
         stacked(MAXIMA, tally.maxima, -torch.inf, torch.float64, device),
         joined(SUMS, tally.sums, 0.0, torch.float64, device, by_place[0]),
         joined(COUNTS, tally.counts, 0, torch.int64, device, by_place[1]),
@@ -74,20 +101,18 @@ def reduce(
 
 
 def _by_rule(
-    part: TokenPart,
+    tally: Tally,
     observation: Observation,
-    correction: Correction | None,
+    correction: Correction,
     applied: torch.Tensor | None,
     row_d: torch.Tensor,
     live: torch.Tensor,
-) -> Corrected | None:
-    """What the rule did, at whichever level it works; None without one."""
-    if correction is None or part.corrected is not None:
-        return part.corrected
+) -> Corrected:
+    """What a rule did that is not a short-form one at the level of tokens."""
     if correction.is_general:
-        return corrected_by_stages(part.tally, observation, correction, applied)
+        return corrected_by_stages(tally, observation, correction, applied)
     log_ratio, valid = row_d.float().unsqueeze(-1), live.unsqueeze(-1)
-    return corrected(part.tally, observation, correction, applied, log_ratio=log_ratio, valid=valid)
+    return corrected(tally, observation, correction, applied, log_ratio=log_ratio, valid=valid)
 
 
 def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ratioscope import histogram, slots
+from ratioscope import histogram, reduction, slots
 from ratioscope.lengths import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.observation import Logps, Mask, Observation
-from ratioscope.reduction import reduce
 from ratioscope.shifted import rescale
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
 from ratioscope.top import TOP_SIZE, Top
@@ -92,27 +92,28 @@ class RatioSummary:
             applied: the weights that the loss really uses, ``(B, T)`` or ``(B, 1)``. Where one of them is not the
                 rule's to the bit, statistics of corrected weights are withheld.
         """
-        return cls(correction, *reduce(observation, correction, applied=applied))
+        return cls(correction, *reduction.reduce(observation, correction, applied=applied))
 
-    def merge(self, other: RatioSummary) -> RatioSummary:
-        """Both summaries' observations as one, on this summary's device. Generations add up.
+    def merge(self, *others: RatioSummary) -> RatioSummary:
+        """All summaries' observations as one, on this summary's device. Generations add up.
 
         Raises:
-            ValueError: if the two follow different corrections, whose effects cannot be pooled.
+            ValueError: if two of them follow different corrections, whose effects cannot be pooled.
         """
-        correction = _common_correction(self, other)
-        other = other.to(self.maxima.device)
-        maxima = torch.maximum(self.maxima, other.maxima)
-        maxima[slots.GENERATIONS] = self.maxima[slots.GENERATIONS] + other.maxima[slots.GENERATIONS]
-        sums = rescale(self.sums, self.maxima, maxima) + rescale(other.sums, other.maxima, maxima)
+        if not others:
+            return self
+        every = (self, *(other.to(self.maxima.device) for other in others))
+        own = torch.stack([one.maxima for one in every])
+        maxima = own.amax(dim=0)
+        maxima[slots.GENERATIONS] = own[:, slots.GENERATIONS].sum()
         return RatioSummary(
-            correction,
+            reduce(_common_correction, (one.correction for one in every)),
             maxima=maxima,
-            sums=sums,
-            counts=self.counts + other.counts,
-            histograms=self.histograms + other.histograms,
-            lengths=self.lengths + other.lengths,
-            top=self.top.merge(other.top),
+            sums=rescale(torch.stack([one.sums for one in every]), own, maxima).sum(dim=0),
+            counts=_total([one.counts for one in every]),
+            histograms=_total([one.histograms for one in every]),
+            lengths=_total([one.lengths for one in every]),
+            top=self.top.merge(*(one.top for one in every[1:])),
         )
 
     def pack(self) -> torch.Tensor:
@@ -255,12 +256,16 @@ def summarize(
     return RatioSummary.observe(observation, correction=correction)
 
 
-def _common_correction(one: RatioSummary, other: RatioSummary) -> Correction | None:
-    if one.correction is not None and other.correction is not None and one.correction != other.correction:
-        msg = f"got summaries of different corrections, {one.correction} and {other.correction}; "
+def _total(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(parts).sum(dim=0)
+
+
+def _common_correction(one: Correction | None, other: Correction | None) -> Correction | None:
+    if one is not None and other is not None and one != other:
+        msg = f"got summaries of different corrections, {one} and {other}; "
         msg += "expected the same rule. Flush before the rule changes, or keep one summary for each."
         raise ValueError(msg)
-    return one.correction or other.correction
+    return one or other
 
 
 def _to_json(value: float) -> float | str:

@@ -1,7 +1,7 @@
 """What a batch's tokens add up to: everything that needs a pass over all of them.
 
 This is the plain path, a torch operation at a time, on any device and without a host sync. :mod:`ratioscope.kernels`
-may put a faster one in its place; this one is what it is tested against. All arithmetic is float64 on float32 inputs.
+may have a faster one in its place; this one is what it is tested against. All arithmetic is float64 on float32 inputs.
 Positions without a valid token hold a log-ratio of 0, so sums of terms that vanish at 0 need no mask.
 """
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ratioscope.correction import Correction
 
 
+MOST_APART = 8
+"""Batches that a window keeps apart before it merges them; all at once costs little more than two."""
+
+
 class Windows:
     """The open window of each split, on the device of its last batch.
 
@@ -30,7 +34,7 @@ class Windows:
     def __init__(self, correction: Correction | None, group: dist.ProcessGroup | None) -> None:
         self._correction = correction
         self._group = group
-        self._open: dict[str, RatioSummary] = {}
+        self._open: dict[str, list[RatioSummary]] = {}
         self._seconds: dict[str, float] = {}
         self.observe_s = 0.0
         """Seconds that observing took this thread, in the window that gave the newest record."""
@@ -40,8 +44,10 @@ class Windows:
     def add(self, split: str, summary: RatioSummary) -> None:
         """Adds a batch."""
         with self._timed(split):
-            window = self._open.get(split)
-            self._open[split] = summary if window is None else window.to(summary.maxima.device).merge(summary)
+            window = self._open.setdefault(split, [])
+            window.append(summary)
+            if len(window) > MOST_APART:
+                window[:] = [_merged(window)]
 
     @contextmanager
     def counting_failure(self, split: str) -> Iterator[None]:
@@ -50,12 +56,13 @@ class Windows:
             with self._timed(split):
                 yield
         except Exception:
-            self._open[split] = (self._open.get(split) or RatioSummary.empty(self._correction)).failed()
+            self._open[split] = [self.take(split).failed()]
             raise
 
     def take(self, split: str) -> RatioSummary:
         """This rank's part of a window, which begins anew."""
-        return self._open.pop(split, None) or RatioSummary.empty(self._correction)
+        window = self._open.pop(split, None)
+        return _merged(window) if window else RatioSummary.empty(self._correction)
 
     def close(self, split: str, *, step: int, stop: bool = False) -> Record | None:
         """Closes a window, merged over ranks; every rank must call it. None if no rank observed a batch.
@@ -71,7 +78,7 @@ class Windows:
         summary, self.stop = all_merge(own, group=self._group, flag=stop or self.stop)
         if not summary.count("errors") and not summary.maxima[GENERATIONS]:
             if summary.count("drift/n"):
-                self._open[split] = own
+                self._open[split] = [own]
             return None
         self.observe_s = self._seconds.pop(split, 0.0)
         return Record(
@@ -91,6 +98,12 @@ class Windows:
             yield
         finally:
             self._seconds[split] = self._seconds.get(split, 0.0) + time.perf_counter() - start
+
+
+def _merged(window: list[RatioSummary]) -> RatioSummary:
+    """All of a window, on the device of its last batch."""
+    first, *others = window
+    return first.to(window[-1].maxima.device).merge(*others)
 
 
 def _events(summary: RatioSummary) -> Iterator[str]:

@@ -1,14 +1,13 @@
-"""The kernel for the CPU: rows reduced by compiled code, split over the cores that torch does not use.
+"""The kernel for the CPU: a batch reduced by compiled code, whose threads share its rows.
 
-It needs numba, which vLLM brings along, and no compiler. Threads are started for one call and end with it, so that a
-fork at any other time finds none.
+It needs numba, which vLLM brings along, and no compiler.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import threading
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,32 @@ import torch
 from ratioscope import histogram
 from ratioscope.correction import Correction
 from ratioscope.observation import Observation
-from ratioscope.token_part import TokenPart, is_by_token
+from ratioscope.state import Reduced
+from ratioscope.token_part import is_by_token
 from ratioscope.top import MULTIPLIERS, N_TOKENS, of_advantages, powers_of
-from ratioscope_integrations.kernels.cpu_part import part
 from ratioscope_integrations.kernels.cpu_rows import reduce_rows
-from ratioscope_integrations.kernels.cpu_types import N_TENTHS, N_TURNS, Batch, Count, Hash, Kept, Rule, Sum
+from ratioscope_integrations.kernels.cpu_state import reduced
+from ratioscope_integrations.kernels.cpu_team import n_threads, share
+from ratioscope_integrations.kernels.cpu_types import (
+    N_LANES,
+    N_TENTHS,
+    N_TURNS,
+    NO_KEY,
+    Batch,
+    Count,
+    Hash,
+    Kept,
+    Rule,
+    Sum,
+)
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
 _A_THREADS_SHARE = 1 << 15
 """Tokens below which one more thread costs more than it saves."""
-_MOST_SPARE = 3
-_AT_ONCE = 1 << 14
-"""Tokens that a thread takes at a time; the other cores may be busy, so that shares cannot be told beforehand."""
+_AT_ONCE, _SHARES = 1 << 15, 4
+"""Tokens that a thread takes at a time, at least, and how often it does: the other cores may be busy, so that shares
+cannot be told beforehand."""
 
 
 def make() -> CpuKernel:
@@ -45,7 +57,7 @@ def make() -> CpuKernel:
 
 
 class CpuKernel:
-    """The token part of a batch of float32 or narrower log-probabilities on the CPU.
+    """Reduces a batch of float32 or narrower log-probabilities on the CPU.
 
     Left to the plain path: lists with missing tokens, masks of another kind than bool or integer, and batches with a
     log-ratio beyond 300 nats.
@@ -53,10 +65,11 @@ class CpuKernel:
 
     def __call__(
         self, observation: Observation, correction: Correction | None, applied: torch.Tensor | None
-    ) -> TokenPart | None:
+    ) -> Reduced | None:
         """As :class:`ratioscope.kernels.Kernel` has it."""
         train, rollout, mask = observation.given
         by_token = is_by_token(correction)
+        by_row = correction is not None and not correction.is_general and not by_token
         weights = applied.detach() if applied is not None and by_token else None
         fits = (
             train.numel() > 0
@@ -68,9 +81,14 @@ class CpuKernel:
         )
         if not fits:
             return None
-        rule = _rule(correction)
-        found = _reduced(observation, rule, weights)
-        return None if found is None else part(observation, correction if by_token else None, weights, found)
+        rule, given = _rule(correction), _Given.of(observation, weights, wants_log_ratio=by_row)
+        found = _kept(given, rule)
+        if found is None:
+            return None
+        if by_row:
+            others = found[0].counts[:, [Count.inf, Count.positive_logp]]  # which the step takes as they are
+            observation.take_log_ratio(given.log_ratio, of_step=not others.any())
+        return reduced(observation, rule, found)
 
 
 def _rule(correction: Correction | None) -> Rule:
@@ -85,87 +103,97 @@ def _rule(correction: Correction | None) -> Rule:
     return Rule(1 if correction.action == "truncate" else 2, lower, upper, log_lower, log_upper)
 
 
-def _reduced(observation: Observation, rule: Rule, weights: torch.Tensor | None) -> list[Kept] | None:
+@dataclass(frozen=True)
+class _Given:
+    """A batch as it was given, and what is made of it row by row; without a column where there is nothing."""
+
+    train: torch.Tensor
+    rollout: torch.Tensor
+    mask: torch.Tensor
+    applied: torch.Tensor
+    token_ids: torch.Tensor
+    advantage: torch.Tensor
+    log_ratio: torch.Tensor
+
+    @classmethod
+    def of(cls, observation: Observation, weights: torch.Tensor | None, *, wants_log_ratio: bool) -> _Given:
+        train, rollout, mask = observation.given
+        nothing, ids = torch.zeros(len(train), 0), observation.token_ids
+        return cls(
+            train,
+            rollout,
+            mask,
+            applied=nothing if weights is None else weights,
+            token_ids=nothing.to(torch.int64) if ids is None else ids,
+            advantage=of_advantages(observation),
+            log_ratio=torch.zeros(train.shape) if wants_log_ratio else nothing,
+        )
+
+    def rows(self, rows: slice, ratio: torch.Tensor) -> Batch:
+        """Some rows, as arrays; ``ratio`` is where their ratios go."""
+        train, rollout = self.train[rows].float(), self.rollout[rows].float()
+        return Batch(
+            train=_array(train),
+            rollout=_array(rollout),
+            mask=_array(_bytes(self.mask[rows])),
+            ratio=torch.sub(train, rollout, out=ratio[: len(train)]).exp_().numpy(),
+            applied=_array(self.applied[rows]),
+            token_ids=_array(self.token_ids[rows]),
+            advantage=_array(self.advantage[rows]),
+            log_ratio=self.log_ratio[rows].numpy(),
+        )
+
+
+def _kept(given: _Given, rule: Rule) -> list[Kept] | None:
     """What each thread found, all of them in the same arrays of rows; None if a row does not fit."""
-    train, rollout, mask = observation.given
-    n_rows, width = train.shape
-    step, back = powers_of(width, train.device)
-    hashing = Hash((step * back[0]).numpy(), np.array(MULTIPLIERS, dtype=np.int64))  # from the power of 0 on
-    ids = observation.token_ids
-    advantage = of_advantages(observation)
-    n_threads = max(1, min(_spare_cores(), n_rows, n_rows * width // _A_THREADS_SHARE))
+    n_rows, width = given.train.shape
+    hashing = _hash(width)
+    # All or one: OpenMP ends the threads that a smaller team leaves out, and torch would have to start them again.
+    n = n_threads() if n_rows * width >= n_threads() * _A_THREADS_SHARE else 1
     sums, counts = np.zeros((n_rows, len(Sum))), np.zeros((n_rows, len(Count)), np.int64)
     kept = [
         Kept(
             sums=sums,
             counts=counts,
-            histograms=np.zeros((2, histogram.N_BUCKETS), np.int64),
+            histograms=np.zeros((N_LANES + 1, histogram.N_BUCKETS), np.int32),
             places=np.zeros((3, N_TURNS * N_TENTHS + 1)),
-            keys=np.full(N_TOKENS, np.iinfo(np.int64).min),
+            keys=np.full(N_TOKENS, NO_KEY),
             where=np.zeros((3, N_TOKENS), np.int64),
+            logps=np.zeros((3, N_TOKENS), np.float32),
+            valid=np.empty(width, np.uint8),
+            narrow=np.empty((5, width), np.float32),
+            wide=np.empty((2, width)),
         )
-        for _ in range(n_threads)
+        for _ in range(n)
     ]
-    # A quarter of the rows at a time, so that what is made of them is far smaller than what is given.
-    chunk = max(1, (n_rows + 3) // 4)
-    for start in range(0, n_rows, chunk):
-        rows = slice(start, start + chunk)
-        part = None if weights is None else weights[rows], None if ids is None else ids[rows], advantage[rows]
-        batch = _batch(train[rows].float(), rollout[rows].float(), mask[rows].to(torch.uint8), *part)
-        fits = _on_threads(batch, start, rule, hashing, kept)
-        del batch
-        if not fits:
-            return None
-    return kept
+    step = min(n_rows, max(1, _AT_ONCE // width, n_rows // (n * _SHARES)))
+    ratios = torch.empty(n, step, width)
+    starts = iter(range(0, n_rows, step))  # gives each number once, whoever asks
+    odd: list[int] = []
+
+    def work(number: int) -> None:
+        for start in starts:
+            batch = given.rows(slice(start, start + step), ratios[number])
+            if not reduce_rows(start, batch, rule, hashing, kept[number]):
+                odd.append(start)
+                return
+
+    share(work, n)
+    return None if odd else kept
 
 
-def _batch(
-    train: torch.Tensor,
-    rollout: torch.Tensor,
-    mask: torch.Tensor,
-    weights: torch.Tensor | None,
-    ids: torch.Tensor | None,
-    advantage: torch.Tensor,
-) -> Batch:
-    return Batch(
-        train=_array(train),
-        rollout=_array(rollout),
-        mask=_array(mask),
-        ratio=torch.sub(train, rollout).exp_().numpy(),
-        applied=np.empty((len(train), 0), np.float32) if weights is None else _array(weights),
-        token_ids=np.empty((len(train), 0), np.int64) if ids is None else _array(ids),
-        advantage=advantage.numpy(),
-    )
+@lru_cache(maxsize=4)
+def _hash(width: int) -> Hash:
+    step, back = powers_of(width, torch.device("cpu"))
+    return Hash((step * back[0]).numpy(), np.array(MULTIPLIERS, dtype=np.int64))  # from the power of 0 on
 
 
-def _spare_cores() -> int:
-    """One core, and those that torch leaves: its own threads keep theirs busy for a while after each operation."""
-    return 1 + min(_MOST_SPARE, max(0, (os.cpu_count() or 1) - torch.get_num_threads()))
+def _bytes(mask: torch.Tensor) -> torch.Tensor:
+    """0 and 1 as they are; anything else is neither."""
+    if mask.dtype in (torch.bool, torch.uint8):
+        return mask.view(torch.uint8)
+    return mask.clamp(min=-1, max=2).to(torch.uint8)
 
 
 def _array(values: torch.Tensor) -> Any:
     return values.contiguous().numpy()
-
-
-def _on_threads(batch: Batch, offset: int, rule: Rule, hashing: Hash, kept: list[Kept]) -> bool:
-    """Lets threads take a few rows at a time, as fast as each gets on; whether all of them fit."""
-    n_rows, width = batch.train.shape
-    step = max(1, _AT_ONCE // width)
-    starts = iter(range(0, n_rows, step))
-    odd: list[int] = []
-
-    def work(found: Kept) -> None:
-        for start in starts:  # a range's iterator gives each number once, whoever asks
-            odd.append(start)  # also where this raises, which on another thread nobody would hear of
-            if reduce_rows(start, min(start + step, n_rows), offset, batch, rule, hashing, found):
-                odd.remove(start)
-            else:
-                return
-
-    threads = [threading.Thread(target=work, args=(found,), daemon=True) for found in kept[1:]]
-    for thread in threads:
-        thread.start()
-    work(kept[0])
-    for thread in threads:
-        thread.join()
-    return not odd

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from ratioscope.histogram import EXPONENT_BIAS, MANTISSA_BITS, MIN_EXPONENT, SUB_BUCKET_BITS, ZERO
-from ratioscope_integrations.kernels.cpu_types import N_TENTHS, N_TURNS, Array, Hash, Row, Rule
+from ratioscope_integrations.kernels.cpu_types import N_LANES, N_TENTHS, N_TURNS, Array, Hash, Kept, Row, Rule
 
 _PER_SIDE = ZERO - 1
 _SHIFT = MANTISSA_BITS - SUB_BUCKET_BITS
@@ -19,7 +19,7 @@ _BLOCK = 128
 
 
 @njit(inline="always")
-def _bucket(bits: int) -> int:
+def bucket(bits: int) -> int:
     """As :func:`ratioscope.histogram.bucket_index` has it."""
     magnitude = ((bits & 0x7FFFFFFF) >> _SHIFT) - _OFFSET + 1
     magnitude = min(max(magnitude, 0), _PER_SIDE + 1)
@@ -28,14 +28,14 @@ def _bucket(bits: int) -> int:
 
 @njit(nogil=True, error_model="numpy")
 def counted(row: Row, rule: Rule, n_outside: int, histograms: Array) -> None:
-    """Both histograms: the second, what the rule changes in the first."""
+    """Both histograms: the last, what the rule changes in the sum of the others."""
     bits, valid, d, ratio = row.d.view(np.int32), row.valid, row.d, row.ratio
-    before, after = histograms[0], histograms[1]
+    after = histograms[N_LANES]
     index = row.after.view(np.int32)  # the weights are done with
     for j in range(len(d)):
-        index[j] = _bucket(bits[j])
-    for j in range(len(d)):
-        before[index[j]] += valid[j]
+        index[j] = bucket(bits[j])
+    for j in range(len(d)):  # neighbours are often alike, and would wait for each other in one histogram
+        histograms[j % N_LANES, index[j]] += valid[j]
     if n_outside == 0:
         return
     bounds = np.array([rule.log_lower, rule.log_upper], dtype=np.float32).view(np.int32)
@@ -43,7 +43,7 @@ def counted(row: Row, rule: Rule, n_outside: int, histograms: Array) -> None:
         if rule.acts == 1:
             if d[j] > rule.log_upper or d[j] < rule.log_lower:
                 after[index[j]] -= valid[j]
-                after[_bucket(bounds[1] if d[j] > rule.log_upper else bounds[0])] += valid[j]
+                after[bucket(bounds[1] if d[j] > rule.log_upper else bounds[0])] += valid[j]
         elif ratio[j] < rule.lower or ratio[j] > rule.upper:
             after[index[j]] -= valid[j]
 
@@ -79,7 +79,8 @@ def placed(row: Row, n: int, place: Array) -> None:
             continue
         tenth = N_TENTHS * position // n
         reach = ((tenth + 1) * n + N_TENTHS - 1) // N_TENTHS - position  # valid tokens until the tenth ends
-        end, stop = min(width, j + reach), j
+        end = min(width, j + reach)
+        stop = end if n == width else j
         while stop < end and valid[stop] != 0:
             stop += 1
         _stretch(d, j, stop, place, turn * N_TENTHS + tenth)
@@ -112,21 +113,20 @@ def fingerprint(row: Row, token_ids: Array, advantage: int, hashing: Hash) -> in
 
 
 @njit(nogil=True, error_model="numpy")
-def worst(
-    row: Row, at: int, first: int, fingerprint: int, spread: int, keys: Array, where: Array, smallest: int
-) -> int:
+def worst(row: Row, at: int, first: int, fingerprint: int, spread: int, kept: Kept, smallest: int) -> int:
     """Keeps what is among the worst so far; the slot of the smallest kept key."""
-    bits, valid = row.d.view(np.int32), row.valid
+    bits, valid, keys, where, logps = row.d.view(np.int32), row.valid, kept.keys, kept.where, kept.logps
     start = (fingerprint >> 20) - (1 << 31)
+    position, upto = -1, 0
     for block in range(0, len(bits), _BLOCK):
         end, top = min(block + _BLOCK, len(bits)), np.int32(0)
         for j in range(block, end):
             top = max(top, bits[j] & np.int32(0x7FFFFFFF))
         if top < keys[smallest] >> 32:
             continue
-        position = -1
-        for j in range(block):
+        for j in range(upto, block):
             position += valid[j]
+        upto = end
         for j in range(block, end):
             position += valid[j]
             size = np.int64(bits[j] & 0x7FFFFFFF)
@@ -135,5 +135,6 @@ def worst(
                 if key > keys[smallest]:
                     keys[smallest] = key
                     where[0, smallest], where[1, smallest], where[2, smallest] = at, first + j, position
+                    logps[0, smallest], logps[1, smallest], logps[2, smallest] = row.d[j], row.y[j], row.x[j]
                     smallest = np.argmin(keys)
     return smallest

@@ -25,17 +25,15 @@ def _reach(mask: Array) -> tuple[int, int]:
 
 
 @njit(nogil=True, error_model="numpy")
-def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept) -> bool:
-    """Reduces rows ``start`` to ``stop`` of a chunk whose first row is the batch's row ``offset``.
+def reduce_rows(offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept) -> bool:
+    """Reduces some of a batch's rows, of which the first is row ``offset``.
 
     Returns:
         Whether all of it could be: no mask but 0 and 1, no log-ratio beyond :data:`REACH`.
     """
-    width = batch.train.shape[1]
-    valid = np.empty(width, np.uint8)
-    narrow, wide = np.empty((5, width), np.float32), np.empty((3, width), np.float64)
+    valid, narrow, wide = kept.valid, kept.narrow, kept.wide
     smallest = np.argmin(kept.keys)
-    for at in range(start, stop):
+    for at in range(len(batch.mask)):
         sums, counts = kept.sums[offset + at], kept.counts[offset + at]
         first, end = _reach(batch.mask[at])
         size = end - first
@@ -50,7 +48,6 @@ def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, ha
             narrow[4, :size],
             wide[0, :size],
             wide[1, :size],
-            wide[2, :size],
         )
         masked_in, n, odd = cpu_sums.clean(row, train, rollout, batch.ratio[at, first:end])
         counts[Count.n], counts[Count.masked_in] = n, masked_in
@@ -59,10 +56,12 @@ def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, ha
         cpu_sums.extremes(row.d, row.valid, sums, Sum.largest)
         if odd or max(sums[Sum.largest], -sums[Sum.smallest]) > REACH:
             return False
+        if batch.log_ratio.shape[1]:
+            batch.log_ratio[at, first:end] = row.d
         cpu_sums.log_ratios(row, sums)
         cpu_sums.moments(row, sums)
         cpu_sums.exact(row, counts)
-        cpu_sums.neighbours(row, sums, counts)
+        cpu_sums.neighbours(row, n, sums, counts)
         cpu_sums.exponentials(row)
         cpu_sums.ratios(row, sums)
         cpu_sums.outside(row.ratio, counts)
@@ -79,6 +78,6 @@ def reduce_rows(start: int, stop: int, offset: int, batch: Batch, rule: Rule, ha
         ids = batch.token_ids[at, first:end] if batch.token_ids.shape[1] else batch.token_ids[at]
         counts[Count.fingerprint] = cpu_places.fingerprint(row, ids, batch.advantage[at], hashing)
         smallest = cpu_places.worst(
-            row, offset + at, first, counts[Count.fingerprint], hashing.multipliers[5], kept.keys, kept.where, smallest
+            row, offset + at, first, counts[Count.fingerprint], hashing.multipliers[5], kept, smallest
         )
     return True

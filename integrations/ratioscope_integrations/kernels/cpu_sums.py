@@ -57,14 +57,12 @@ def _parts(x: float) -> tuple[float, float]:
 @njit(fastmath={"contract"}, nogil=True, error_model="numpy")
 def exponentials(row: Row) -> None:
     """All that a row needs, in float64."""
-    x, y, d, excess, q, p = row.x, row.y, row.d, row.excess, row.q, row.p
+    x, d, excess, q = row.x, row.d, row.excess, row.q
     for j in range(len(d)):
         scale, rest = _parts(np.float64(abs(d[j])))
         excess[j] = scale * rest + (scale - 1.0)
         scale, rest = _parts(max(np.float64(x[j]), -708.0))
         q[j] = scale * rest + scale
-        scale, rest = _parts(max(np.float64(y[j]), -708.0))
-        p[j] = scale * rest + scale
 
 
 @njit(inline="always")
@@ -130,18 +128,24 @@ def refused(mask: Array, train: Array, rollout: Array, counts: Array) -> None:
                 counts[Count.positive_logp] += 1
 
 
+@njit(nogil=True, error_model="numpy")
+def _coarse(d: Array, coarse: Array) -> None:
+    for j in range(len(d)):
+        coarse[j] = ((np.float64(d[j]) * 1048576.0 + _ROUND) - _ROUND) * (1.0 / 1048576.0)
+
+
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
 def log_ratios(row: Row, sums: Array) -> None:
     """Sums of log-ratios, in two halves as :func:`ratioscope.exact.halves` has them."""
-    d = row.d
+    d, coarse = row.d, row.excess  # which is filled later
+    _coarse(d, coarse)
     coarse_d, fine_d, coarse_abs, fine_abs = 0.0, 0.0, 0.0, 0.0
     for j in range(len(d)):
-        value = np.float64(d[j])
-        coarse = np.rint(value * 1048576.0) * (1.0 / 1048576.0)
-        coarse_d += coarse
-        fine_d += value - coarse
-        coarse_abs += abs(coarse)
-        fine_abs += abs(value) - abs(coarse)
+        value, part = np.float64(d[j]), coarse[j]
+        coarse_d += part
+        fine_d += value - part
+        coarse_abs += abs(part)
+        fine_abs += abs(value) - abs(part)
     sums[Sum.d] = coarse_d + fine_d
     sums[Sum.abs_d] = coarse_abs + fine_abs
 
@@ -185,9 +189,27 @@ def exact(row: Row, counts: Array) -> None:
 
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
-def neighbours(row: Row, sums: Array, counts: Array) -> None:
-    """Moments of pairs of neighbours that are both valid."""
+def neighbours(row: Row, n: int, sums: Array, counts: Array) -> None:
+    """Moments of pairs of neighbours that are both valid; without a hole they follow from all tokens' moments."""
     x, y, valid = row.x, row.y, row.valid
+    if n == len(x) and n > 0:
+        ahead, behind = 0.0, 0.0
+        for j in range(1, len(x)):
+            ahead += np.float64(y[j - 1]) * np.float64(x[j])
+            behind += np.float64(y[j]) * np.float64(x[j - 1])
+        a, b, c, e = np.float64(x[n - 1]), np.float64(x[0]), np.float64(y[n - 1]), np.float64(y[0])
+        sums[Sum.x_first] = sums[Sum.x] - a
+        sums[Sum.x_second] = sums[Sum.x] - b
+        sums[Sum.y_first] = sums[Sum.y] - c
+        sums[Sum.y_second] = sums[Sum.y] - e
+        sums[Sum.xx_first] = sums[Sum.xx] - a * a
+        sums[Sum.xx_second] = sums[Sum.xx] - b * b
+        sums[Sum.yy_first] = sums[Sum.yy] - c * c
+        sums[Sum.yy_second] = sums[Sum.yy] - e * e
+        sums[Sum.lag_ahead] = ahead
+        sums[Sum.lag_behind] = behind
+        counts[Count.pairs] = n - 1
+        return
     x1, x2, y1, y2, xx1, xx2, yy1, yy2, ahead, behind, n = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0
     for j in range(1, len(x)):
         pair = (valid[j] != 0) & (valid[j - 1] != 0)
@@ -224,7 +246,7 @@ def neighbours(row: Row, sums: Array, counts: Array) -> None:
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
 def ratios(row: Row, sums: Array) -> None:
     """What follows from the exponentials. Where a token is not valid all of it is 0."""
-    d, excess, q, p, valid = row.d, row.excess, row.q, row.p, row.valid
+    x, y, d, excess, q, valid = row.x, row.y, row.d, row.excess, row.q, row.valid
     high = sums[Sum.largest] if sums[Sum.largest] > -np.inf else 0.0
     k3, up, up2, w, w2, wd, reverse, mult = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     sq, sp, qq, pp, qp, difference = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -235,7 +257,8 @@ def ratios(row: Row, sums: Array) -> None:
         rises = v >= 0.0
         forward = above if rises else below
         backward = below if rises else above
-        r = (1.0 + above if rises else inverse) * inside
+        ratio = 1.0 + above if rises else inverse
+        r = ratio * inside
         k3 += forward - v
         up += forward
         up2 += forward * forward
@@ -244,7 +267,10 @@ def ratios(row: Row, sums: Array) -> None:
         wd += r * (v - high)
         reverse += backward + v
         mult += above
-        own, other = q[j] * inside, p[j] * inside
+        # d is rounded to float32; with what that took, the other side's exponential follows from this one's.
+        lost = (np.float64(y[j]) - np.float64(x[j])) - v
+        own = q[j] * inside
+        other = own * ratio * (1.0 + lost * (1.0 + 0.5 * lost))
         sq += own
         sp += other
         qq += own * own
