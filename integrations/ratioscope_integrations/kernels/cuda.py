@@ -20,7 +20,7 @@ from ratioscope.state import Reduced, State
 from ratioscope.token_part import is_by_token
 from ratioscope.top import N_LOG_RATIOS, N_ROWS, N_TOKENS, Top, of_advantages, powers_of
 from ratioscope.worst import ROW_COLUMNS, TOKEN_COLUMNS
-from ratioscope_integrations.kernels import cuda_finish
+from ratioscope_integrations.kernels import cuda_exp, cuda_finish
 from ratioscope_integrations.kernels.cuda_moments import moments
 from ratioscope_integrations.kernels.cuda_ratios import ratios
 from ratioscope_integrations.kernels.cuda_types import (
@@ -36,11 +36,30 @@ from ratioscope_integrations.kernels.cuda_types import (
     WARPS,
     Order,
 )
+from ratioscope_integrations.kernels.proof import prove
 
 _COPIES = 64
 """Copies of the histograms, so that rows seldom wait for each other."""
 _MOST_AT_ONCE, _CHUNK = 1 << 14, 1 << 12
 """Keys among which torch finds the largest with few launches, and those that are taken at a time where there are more."""
+
+
+def make() -> CudaKernel:
+    """Compiles the kernel and proves it on the device that this process uses.
+
+    Raises:
+        RuntimeError: if there is no such device, or the kernel does not give there what the plain path gives.
+    """
+    if not torch.cuda.is_available():
+        msg = "got no CUDA device; expected one to compile the kernel for. The plain path is taken."
+        raise RuntimeError(msg)
+    # A thread's own device is the first one until it says otherwise, whichever of them this process uses.
+    index = max(range(torch.cuda.device_count()), key=torch.cuda.memory_reserved)
+    device = torch.device("cuda", index)
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):  # training's need not wait for it
+        kernel = CudaKernel(own_exp=cuda_exp.is_torchs(device))
+        prove(kernel, device)
+    return kernel
 
 
 class CudaKernel:
