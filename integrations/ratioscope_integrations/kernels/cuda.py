@@ -160,7 +160,9 @@ class CudaKernel:
             BLOCK=BLOCK, num_warps=WARPS,
         )  # fmt: skip
 
-        by_bucket, by_length = histograms.sum(dim=0).split([len(HISTOGRAMS) * N_BUCKETS, len(LENGTH_COUNTS) * N_LENGTHS])
+        by_bucket, by_length = histograms.sum(dim=0).split(
+            [len(HISTOGRAMS) * N_BUCKETS, len(LENGTH_COUNTS) * N_LENGTHS]
+        )
         by_bucket = by_bucket.view(len(HISTOGRAMS), N_BUCKETS)
         if rule is not None:
             by_bucket[-1] += by_bucket[0]  # what the rule changed in it

@@ -94,7 +94,7 @@ def _of_rows(row, found, sums, counts, maxima, advantages, has_advantages, n_row
     n = tl.load(counts + row, mask=found, other=0)
     found = found & (n > 0)
     fingerprint = tl.load(counts + n_rows + row, mask=found, other=0)
-    advantage = tl.load(advantages + row, mask=found & (has_advantages != 0), other=float("nan"))
+    advantage = tl.load(advantages + row, mask=found & (row * 0 + has_advantages != 0), other=float("nan"))
     d = tl.load(sums + _ROW_D * n_rows + row, mask=found, other=0.0)
     abs_mean = tl.load(maxima + _ABS_MEAN * n_rows + row, mask=found, other=0.0)
     return found, n.to(tl.float64), fingerprint.to(tl.float64), advantage.to(tl.float64), d, abs_mean
@@ -159,6 +159,8 @@ def tables(
     for i in tl.static_range(_N_AROUND):
         beside = column + (i - _N_BEFORE)
         there = live & (beside >= 0) & (beside < width)
-        there = there & (tl.load(mask + row * row_of_mask + beside, mask=there, other=0) != 0) & (has_ids != 0)
+        there = (
+            there & (tl.load(mask + row * row_of_mask + beside, mask=there, other=0) != 0) & (beside * 0 + has_ids != 0)
+        )
         token = tl.load(ids + row * row_of_ids + beside, mask=there, other=-1).to(tl.float64)
         tl.store(token_table + lane * _TOKEN_COLUMNS + _IDS_AT + i, tl.where(live, token, 0.0))

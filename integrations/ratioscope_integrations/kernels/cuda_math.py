@@ -45,7 +45,7 @@ def tokens(train, rollout, mask, row_of_train, row_of_rollout, row_of_mask, colu
 
 @triton.jit
 def _parts(x):  # type: ignore[no-untyped-def]
-    """k and expm1(r), where x = k ln 2 + r and abs(r) is at most half of ln 2, by Taylor's polynomial."""
+    """K and expm1(r), where x = k ln 2 + r and abs(r) is at most half of ln 2, by Taylor's polynomial."""
     shifted = x * _LOG2E + _ROUND
     k = shifted - _ROUND
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW

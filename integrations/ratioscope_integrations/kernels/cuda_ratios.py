@@ -9,6 +9,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from ratioscope import histogram, lengths, tally
+from ratioscope.slots import DECILES, HISTOGRAMS, TURNS
 from ratioscope_integrations.kernels.cuda_math import (
     NO_KEY,
     bits_of,
@@ -19,8 +20,7 @@ from ratioscope_integrations.kernels.cuda_math import (
     store_columns,
     tokens,
 )
-from ratioscope_integrations.kernels.cuda_types import PLACE_COUNTS, PLACE_SUMS, PLACES, SECOND_COUNTS, SECOND_SUMS
-from ratioscope.slots import DECILES, HISTOGRAMS, TURNS
+from ratioscope_integrations.kernels.cuda_types import PLACES, SECOND_COUNTS, SECOND_SUMS
 
 _NEAR_LOW, _NEAR_HIGH = (tl.constexpr(bound) for bound in tally.BANDS[0])
 _FAR_LOW, _FAR_HIGH = (tl.constexpr(bound) for bound in tally.BANDS[1])
@@ -105,6 +105,8 @@ def ratios(
     fingerprint = tl.load(first_counts + n_rows + row)
     largest = tl.load(first_maxima + row)
     divisor = tl.maximum(n, 1)
+    # In the interpreter an argument may be Python's own number, which is not combined as a tensor is.
+    acts, known = tl.full((), acts, tl.int32), tl.full((), has_advantages, tl.int32) != 0
     lower, upper = tl.full((), lower, tl.float32), tl.full((), upper, tl.float32)
     log_lower, log_upper = tl.full((), log_lower, tl.float32), tl.full((), log_upper, tl.float32)
 
@@ -192,8 +194,8 @@ def ratios(
                     step = tl.load(step_given + row * width + column, mask=valid, other=1.0)
                     expected = tl.where(step < lower, tl.where(acts == 1, lower, 0.0), step)
                     expected = tl.where(step > upper, tl.where(acts == 1, upper, 0.0), expected)
-                known = tl.load(applied + row * row_of_applied + column, mask=inside, other=0.0)
-                differ += (valid & (expected != known)).to(tl.int32)
+                used = tl.load(applied + row * row_of_applied + column, mask=inside, other=0.0)
+                differ += (valid & (expected != used)).to(tl.int32)
 
         position = seen + tl.cumsum(valid.to(tl.int32), 0) - 1
         begins = (masked_in & (before == 0)).to(tl.int32)
@@ -214,9 +216,9 @@ def ratios(
     n_low, n_high = tl.sum(low, 0), tl.sum(high, 0)
     modified = n_low + n_high
     n_ratios = tl.where(ruled, n, 0)
-    advantage = tl.load(advantages + row, mask=has_advantages != 0, other=0.0)
+    advantage = tl.load(advantages + row, mask=known, other=0.0)
     size = tl.abs(advantage.to(tl.float64))
-    weighed = ruled & (has_advantages != 0)
+    weighed = ruled & known
     row_last = tl.sum(last_d, 0)
     store_columns(
         sums,
