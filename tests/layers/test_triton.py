@@ -25,6 +25,8 @@ from ratioscope.summary import RatioSummary
 from ratioscope.windows import MOST_APART
 
 os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
+from triton.runtime.interpreter import GridExecutor
+
 from ratioscope_integrations.kernels import cuda, proof
 from ratioscope_integrations.kernels.cuda import CudaKernel
 from tests.layers import compile_triton
@@ -230,5 +232,6 @@ def test_whatever_is_known_the_launches_are_few(seed: int, rule: rs.Correction |
         RatioSummary.observe(batch, correction=rule, applied=applied)
         launches.count = 0
         with launches:
-            RatioSummary.observe(Observation.of(*batch.given), correction=rule, applied=applied)
+            given_batch = Observation.of(*batch.given, advantages=batch.advantages, token_ids=batch.token_ids)
+            RatioSummary.observe(given_batch, correction=rule, applied=applied)
         assert 10 < launches.count <= MOST_LAUNCHES

@@ -32,6 +32,7 @@ from ratioscope_integrations.kernels.cuda_types import (
     ROW_MAXIMA,
     ROW_SUMS,
     SHIFTED,
+    SPAN,
     TABLES,
     WARPS,
     Order,
@@ -41,7 +42,7 @@ from ratioscope_integrations.kernels.proof import prove
 _COPIES = 64
 """Copies of the histograms, so that rows seldom wait for each other."""
 _MOST_AT_ONCE, _CHUNK = 1 << 14, 1 << 12
-"""Keys among which torch finds the largest with few launches, and those that are taken at a time where there are more."""
+"""Keys among which torch finds the largest in few launches, and how many it is given at a time where there are more."""
 
 
 def make() -> CudaKernel:
@@ -95,7 +96,7 @@ class CudaKernel:
         given_mask, advantages, ids = observation.given[2], observation.advantages, observation.token_ids
         mask = _by_row((given_mask if given_mask.dtype == torch.bool else given_mask != 0).view(torch.uint8))
         n_rows, width = train.shape
-        n_blocks, device = triton.cdiv(width, BLOCK), train.device
+        n_blocks, device = triton.cdiv(width, SPAN), train.device
         order, (powers, inverse) = self._order(device), self._powers_of(width, device)
         no_floats, no_integers = train, powers  # stand for what there is not
         ids = no_integers.unsqueeze(0) if ids is None else _by_row(ids)
@@ -129,7 +130,7 @@ class CudaKernel:
             keys, histograms, block_keys, block_starts,
             *strides, applied.stride(0), *_bounds(rule), int(weights is not None), int(step is not None),
             has_advantages, width, n_rows, n_blocks, copies, TABLES,
-            OWN_EXP=self._own_exp, BLOCK=BLOCK, num_warps=WARPS,
+            OWN_EXP=self._own_exp, SPAN=SPAN, BLOCK=BLOCK, num_warps=WARPS,
         )  # fmt: skip
 
         largest = maxima.amax(dim=1)
@@ -141,11 +142,11 @@ class CudaKernel:
         rows = best[2, :N_TOKENS].contiguous()
         worst = block_keys.index_select(0, rows).view(1, -1)
         blocks = _largest(worst, min(N_TOKENS, worst.shape[1])).view(-1)
-        token_keys = torch.empty(len(blocks), BLOCK, dtype=torch.int64, device=device)
-        positions = torch.empty(len(blocks), BLOCK, dtype=torch.int32, device=device)
+        token_keys = torch.empty(len(blocks), SPAN, dtype=torch.int64, device=device)
+        positions = torch.empty(len(blocks), SPAN, dtype=torch.int32, device=device)
         cuda_finish.candidates[(len(blocks),)](
             train, rollout, mask, counts, rows, blocks, block_starts, token_keys, positions,
-            *strides, width, n_rows, n_blocks, BLOCK=BLOCK, num_warps=WARPS,
+            *strides, width, n_rows, n_blocks, BLOCK=SPAN, num_warps=WARPS,
         )  # fmt: skip
         found = _largest(token_keys.view(1, -1), N_TOKENS).view(-1)
         top = Top(
@@ -157,7 +158,7 @@ class CudaKernel:
             train, rollout, mask, ids, scores, sums, counts, maxima, best, rows, blocks, token_keys, positions, found,
             top.log_ratios, top.tokens, top.rows,
             *strides, ids.stride(0), has_ids, has_advantages, width, n_rows, n_blocks, best.shape[1], len(found),
-            BLOCK=BLOCK, num_warps=WARPS,
+            BLOCK=SPAN, num_warps=WARPS,
         )  # fmt: skip
 
         by_bucket, by_length = histograms.sum(dim=0).split(

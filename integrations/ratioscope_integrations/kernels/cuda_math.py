@@ -49,17 +49,17 @@ def _parts(x):  # type: ignore[no-untyped-def]
     shifted = x * _LOG2E + _ROUND
     k = shifted - _ROUND
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    p = _C12 + r * _C13
-    p = _C11 + r * p
-    p = _C10 + r * p
-    p = _C9 + r * p
-    p = _C8 + r * p
-    p = _C7 + r * p
-    p = _C6 + r * p
-    p = _C5 + r * p
-    p = _C4 + r * p
-    p = _C3 + r * p
-    p = _C2 + r * p
+    p = r * _C13 + _C12
+    p = r * p + _C11
+    p = r * p + _C10
+    p = r * p + _C9
+    p = r * p + _C8
+    p = r * p + _C7
+    p = r * p + _C6
+    p = r * p + _C5
+    p = r * p + _C4
+    p = r * p + _C3
+    p = r * p + _C2
     return k.to(tl.int64), r + r * r * p
 
 

@@ -1,4 +1,4 @@
-"""The first pass over a batch on CUDA: what is valid, sums that need no exponential, and what follows for whole rows."""
+"""The first pass over a batch on CUDA: what is valid, sums without exponentials, and what follows for whole rows."""
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -33,7 +33,8 @@ _FAR = tl.constexpr(2**31 - 1)
         "copies", "table_size",
     ],
     do_not_specialize_on_alignment=[
-        "train", "rollout", "mask", "ids", "of_advantage", "powers", "inverse", "sums", "counts", "maxima", "keys", "tables",
+        "train", "rollout", "mask", "ids", "of_advantage", "powers", "inverse", "sums", "counts", "maxima", "keys",
+        "tables",
     ],
 )  # fmt: skip
 def moments(

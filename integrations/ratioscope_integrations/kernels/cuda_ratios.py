@@ -9,7 +9,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from ratioscope import histogram, lengths, tally
-from ratioscope.slots import DECILES, HISTOGRAMS, TURNS
+from ratioscope.slots import HISTOGRAMS
 from ratioscope_integrations.kernels.cuda_math import (
     NO_KEY,
     bits_of,
@@ -20,34 +20,15 @@ from ratioscope_integrations.kernels.cuda_math import (
     store_columns,
     tokens,
 )
-from ratioscope_integrations.kernels.cuda_types import PLACES, SECOND_COUNTS, SECOND_SUMS
+from ratioscope_integrations.kernels.cuda_places import CELLS, N_TURNS, TENTHS, added_up, counted, store_places
 
 _NEAR_LOW, _NEAR_HIGH = (tl.constexpr(bound) for bound in tally.BANDS[0])
 _FAR_LOW, _FAR_HIGH = (tl.constexpr(bound) for bound in tally.BANDS[1])
-_TENTHS, _TURNS, _CELLS = tl.constexpr(len(DECILES)), tl.constexpr(len(TURNS)), tl.constexpr(16)
-_NO_CELL = tl.constexpr(1 << 20)
 _ZERO = tl.constexpr(histogram.ZERO)
 _CHANGE = tl.constexpr(HISTOGRAMS.index("corrected_log_ratio") * histogram.N_BUCKETS)
 _LENGTHS = tl.constexpr(len(HISTOGRAMS) * histogram.N_BUCKETS)
 _N_LENGTHS = tl.constexpr(lengths.N_LENGTHS)
 _LENGTH_SHIFT, _LENGTH_OFFSET = tl.constexpr(lengths.MANTISSA_SHIFT), tl.constexpr(lengths.OFFSET)
-_PLACES_AT = tl.constexpr(len(SECOND_SUMS))
-_ABS_PLACES_AT = tl.constexpr(len(SECOND_SUMS) + len(PLACES) - 1)
-_COUNT_PLACES_AT = tl.constexpr(len(SECOND_COUNTS))
-
-
-@triton.jit
-def added_up(cell, valid, d, sums, absolutes, counts):
-    """Adds a block's tokens to the cells that they are in, which are few and follow each other."""
-    lane = tl.arange(0, _CELLS)
-    low, high = tl.min(tl.where(valid, cell, _NO_CELL), 0), tl.max(tl.where(valid, cell, -1), 0)
-    for at in range(low, high + 1):
-        here = valid & (cell == at)
-        mine = tl.where(here, d, 0.0)
-        sums += tl.where(lane == at, tl.sum(mine, 0), 0.0)
-        absolutes += tl.where(lane == at, tl.sum(tl.abs(mine), 0), 0.0)
-        counts += tl.where(lane == at, tl.sum(here.to(tl.int32), 0), 0)
-    return sums, absolutes, counts
 
 
 @triton.jit(
@@ -95,6 +76,7 @@ def ratios(
     copies,
     table_size,
     OWN_EXP: tl.constexpr,
+    SPAN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One row, of which the first pass has found the count, the fingerprint and the largest log-ratio."""
@@ -116,13 +98,14 @@ def ratios(
     weight, weight2, raw, removed, last_d = zero, zero, zero, zero, zero
     weight_max = tl.full((BLOCK,), float("-inf"), tl.float32)
     weight_min = tl.full((BLOCK,), float("inf"), tl.float32)
-    near, far, low, high, differ, last_n = nothing, nothing, nothing, nothing, nothing, nothing
+    near, far, low, high, differ = nothing, nothing, nothing, nothing, nothing
     at_zero, raised, lowered = nothing, nothing, nothing
     best = tl.full((BLOCK,), NO_KEY, tl.int64)
-    tenth_d, tenth_abs = tl.zeros((_CELLS,), tl.float64), tl.zeros((_CELLS,), tl.float64)
-    turn_d, turn_abs = tl.zeros((_CELLS,), tl.float64), tl.zeros((_CELLS,), tl.float64)
-    tenth_n, turn_n = tl.zeros((_CELLS,), tl.int32), tl.zeros((_CELLS,), tl.int32)
-    seen, turns = 0, 0
+    tenth_d, tenth_abs = tl.zeros((CELLS,), tl.float64), tl.zeros((CELLS,), tl.float64)
+    turn_d, turn_abs = tl.zeros((CELLS,), tl.float64), tl.zeros((CELLS,), tl.float64)
+    turn_n = tl.zeros((CELLS,), tl.int32)
+    seen, turns = n * 0, n * 0
+    largest_key = tl.full((), NO_KEY, tl.int64)
     for start in range(0, width, BLOCK):
         column = start + lane
         at_train, at_rollout, at_mask = row * row_of_train, row * row_of_rollout, row * row_of_mask
@@ -155,10 +138,7 @@ def ratios(
         difference += gap
         difference_max = tl.maximum(difference_max, gap)
 
-        if OWN_EXP:
-            ratio = libdevice.exp(narrow)
-        else:
-            ratio = tl.load(given + row * width + column, mask=valid, other=1.0)
+        ratio = libdevice.exp(narrow) if OWN_EXP else tl.load(given + row * width + column, mask=valid, other=1.0)
         near += ((ratio < _NEAR_LOW) | (ratio > _NEAR_HIGH)).to(tl.int32)
         far += ((ratio < _FAR_LOW) | (ratio > _FAR_HIGH)).to(tl.int32)
 
@@ -197,20 +177,30 @@ def ratios(
                 used = tl.load(applied + row * row_of_applied + column, mask=inside, other=0.0)
                 differ += (valid & (expected != used)).to(tl.int32)
 
-        position = seen + tl.cumsum(valid.to(tl.int32), 0) - 1
-        begins = (masked_in & (before == 0)).to(tl.int32)
-        turn = tl.minimum(turns + tl.cumsum(begins, 0), _TURNS) - 1
-        key = key_of(narrow, fingerprint, position, valid)
-        best = tl.maximum(best, key)
-        block = row * n_blocks + start // BLOCK
-        tl.store(block_keys + block, tl.max(key, 0))
-        tl.store(block_starts + block, seen)
-        tenth = tl.maximum(_TENTHS * position, 0) // divisor
-        tenth_d, tenth_abs, tenth_n = added_up(tenth, valid, d, tenth_d, tenth_abs, tenth_n)
-        turn_d, turn_abs, turn_n = added_up(turn, valid, d, turn_d, turn_abs, turn_n)
+        # Valid tokens and beginnings of turns are counted along the block in the two halves of one integer.
+        steps = valid.to(tl.int32) + ((masked_in & (before == 0)).to(tl.int32) << 16)
+        along, in_block = tl.cumsum(steps, 0), tl.sum(steps, 0)
+        n_block, n_begun = in_block & 65535, in_block >> 16
+        position = seen + (along & 65535) - 1
+        if n_block > 0:
+            first, last = seen * TENTHS // divisor, (seen + n_block - 1) * TENTHS // divisor
+            tenth_d, tenth_abs = added_up(tenth_d, tenth_abs, position * TENTHS // divisor, first, last, valid, d)
+            turn = tl.minimum(turns + (along >> 16), N_TURNS) - 1
+            first, last = tl.minimum(tl.maximum(turns, 1), N_TURNS) - 1, tl.minimum(turns + n_begun, N_TURNS) - 1
+            turn_d, turn_abs = added_up(turn_d, turn_abs, turn, first, last, valid, d)
+            turn_n = counted(turn_n, turn, first, last, valid, n_block)
         last_d += tl.where(valid & (position == n - 1), d, 0.0)
-        seen += tl.sum(valid.to(tl.int32), 0)
-        turns += tl.sum(begins, 0)
+        best = tl.maximum(best, key_of(narrow, fingerprint, position, valid))
+        block = row * n_blocks + start // SPAN
+        if start % SPAN == 0:
+            tl.store(block_starts + block, seen)
+        if (start + BLOCK) % SPAN == 0 or start + BLOCK >= width:
+            best_of_block = tl.max(best, 0)
+            tl.store(block_keys + block, best_of_block)
+            largest_key = tl.maximum(largest_key, best_of_block)
+            best = tl.full((BLOCK,), NO_KEY, tl.int64)
+        seen += n_block
+        turns += n_begun
 
     live, ruled = n > 0, acts != 0
     n_low, n_high = tl.sum(low, 0), tl.sum(high, 0)
@@ -256,16 +246,8 @@ def ratios(
             tl.where(bounded, -tl.min(weight_min, 0), float("-inf")).to(tl.float64),
         ),
     )  # fmt: skip
-    cell = tl.arange(0, _CELLS)
-    for_tenths, for_turns = cell < _TENTHS, cell < _TURNS
-    tl.store(sums + (_PLACES_AT + cell) * n_rows + row, tenth_d, mask=for_tenths)
-    tl.store(sums + (_PLACES_AT + _TENTHS + cell) * n_rows + row, turn_d, mask=for_turns)
-    tl.store(sums + (_ABS_PLACES_AT + cell) * n_rows + row, tenth_abs, mask=for_tenths)
-    tl.store(sums + (_ABS_PLACES_AT + _TENTHS + cell) * n_rows + row, turn_abs, mask=for_turns)
-    tl.store(counts + (_COUNT_PLACES_AT + cell) * n_rows + row, tenth_n, mask=for_tenths)
-    tl.store(counts + (_COUNT_PLACES_AT + _TENTHS + cell) * n_rows + row, turn_n, mask=for_turns)
-
-    tl.store(keys + 2 * n_rows + row, tl.max(best, 0))
+    store_places(sums, counts, row, n_rows, n, tenth_d, tenth_abs, turn_d, turn_abs, turn_n)
+    tl.store(keys + 2 * n_rows + row, largest_key)
     tl.atomic_add(own + _ZERO, tl.sum(at_zero, 0).to(tl.int64), sem="relaxed")
     tl.atomic_add(own + _CHANGE + bucket(log_lower), tl.sum(raised, 0).to(tl.int64), sem="relaxed")
     tl.atomic_add(own + _CHANGE + bucket(log_upper), tl.sum(lowered, 0).to(tl.int64), sem="relaxed")

@@ -13,6 +13,8 @@ from ratioscope.slots import COUNTS, DECILES, HISTOGRAMS, LAG_SIDES, MAXIMA, SUM
 BLOCK = 128
 """Columns that a program takes at a time, one for each of its threads."""
 WARPS = BLOCK // 32
+SPAN = 4 * BLOCK
+"""Columns of which the worst token's key is kept, to look among them again for the worst of all."""
 
 PLACES = (*DECILES, *TURNS, "position/last")
 
