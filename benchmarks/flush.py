@@ -35,7 +35,7 @@ METHODS = {
 }
 WHOLE, ENQUEUE = "whole", "enqueue for trackers"
 SKIP = 5
-PROCESSES = (1, 2, 4)
+PROCESSES, PROCESSES_SHORT = (1, 2, 3, 4), (1, 2, 4)
 RANKS = (1, 4, 16, 64, 256, 1024)
 
 
@@ -92,7 +92,7 @@ def run(*, short: bool) -> Iterator[Row]:
             elif name == ENQUEUE and tracker:
                 targets = {"value": 0.2}
             yield Row("flush", kind, name, value, targets=targets)
-    for processes in PROCESSES:
+    for processes in PROCESSES_SHORT if short else PROCESSES:
         times = in_processes(processes, 40 if short else 200)
         merge, reduce = times["merge"], times["all_reduce"]
         ratios = {"one all-reduce of as many bytes": merge / reduce} if processes > 1 else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ratioscope_integrations.kernels import cpu_places, cpu_sums
+from ratioscope_integrations.kernels import cpu_places, cpu_ratios, cpu_sums
 from ratioscope_integrations.kernels.cpu_types import REACH, Array, Batch, Count, Hash, Kept, Row, Rule, Sum
 
 
@@ -62,14 +62,14 @@ def reduce_rows(offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept
         cpu_sums.moments(row, sums)
         cpu_sums.exact(row, counts)
         cpu_sums.neighbours(row, n, sums, counts)
-        cpu_sums.exponentials(row)
-        cpu_sums.ratios(row, sums)
-        cpu_sums.outside(row.ratio, counts)
+        cpu_ratios.exponentials(row)
+        cpu_ratios.ratios(row, sums)
+        cpu_ratios.outside(row.ratio, counts)
         moved = 0
         if rule.acts:
-            cpu_sums.ruled(row, rule, sums, counts)
+            cpu_ratios.ruled(row, rule, sums, counts)
             if batch.applied.shape[1]:
-                counts[Count.disagreements] = cpu_sums.disagreements(row, batch.applied[at, first:end])
+                counts[Count.disagreements] = cpu_ratios.disagreements(row, batch.applied[at, first:end])
             # A kept ratio's logarithm may be beyond a bound's by its rounding, and is clamped then.
             beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
             moved = counts[Count.low] + counts[Count.high] + beyond

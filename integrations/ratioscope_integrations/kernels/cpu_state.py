@@ -63,8 +63,8 @@ _FOUND = _columns(
 _EXTREMES = _columns(
     MAXIMA,
     Found._fields,
-    {f"{level}/max": f"{level}_max" for level in ("token", "sequence", "geometric", "corrected")}
-    | {f"{level}/-min": f"{level}_min" for level in ("token", "sequence", "geometric", "corrected")}
+    {f"{level}/max": f"{level}_max" for level in ("token", "sequence", "geometric")}
+    | {f"{level}/-min": f"{level}_min" for level in ("token", "sequence", "geometric")}
     | {"probability/abs_max": "difference_max", "row/abs_mean_max": "abs_mean_max"},
 )
 _COUNTED = _columns(
@@ -82,11 +82,9 @@ _SEEN = _columns(
     {"sequence/n": "live", "rows_empty": "empty", "sequence/overflow": "overflow", "row/over_1nat": "over_1nat"}
     | {f"{side}_advantage/{what}": f"{side}_{what}" for side in ("positive", "negative") for what in ("n", "modified")},
 )
-_GENERATIONS, _CORRECTED, _ERROR = (
-    MAXIMA.index("generations"),
-    COUNTS.index("corrected/n"),
-    SUMS.index("token/mult_prob_error"),
-)
+_RULED = _columns(MAXIMA, Found._fields, {"corrected/max": "corrected_max", "corrected/-min": "corrected_min"})
+_RULED_N = COUNTS.index("corrected/n")
+_GENERATIONS, _MULT_PROB_ERROR = MAXIMA.index("generations"), SUMS.index("token/mult_prob_error")
 _PLACE_SUMS = slice(SUMS.index(PLACE_SUMS[0]), SUMS.index(PLACE_SUMS[-1]) + 1)
 _PLACE_COUNTS = slice(COUNTS.index(PLACE_COUNTS[0]), COUNTS.index(PLACE_COUNTS[-1]) + 1)
 _TOKENS, _SEQUENCES, _GEOMETRIC, _WEIGHTS = (
@@ -109,13 +107,12 @@ def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
     finish(rows, counts, np.empty(0, np.float32) if given is None else given.numpy(), rule.acts > 0, by)
     maxima, sums, seen = np.full(len(MAXIMA), -np.inf), np.zeros(len(SUMS)), np.zeros(len(COUNTS), np.int64)
     maxima[_EXTREMES[0]] = by.found[_EXTREMES[1]]
-    if not rule.acts:
-        maxima[_CORRECTED_EXTREMES] = -np.inf
     maxima[_GENERATIONS] = 1.0
     sums[_TOTALS[0]], sums[_FOUND[0]] = by.total[_TOTALS[1]], by.found[_FOUND[1]]
-    sums[_ERROR] += by.counted[Count.n]
+    sums[_MULT_PROB_ERROR] += by.counted[Count.n]
     seen[_COUNTED[0]], seen[_SEEN[0]] = by.counted[_COUNTED[1]], by.seen[_SEEN[1]]
-    seen[_CORRECTED] = by.counted[Count.n] if rule.acts else 0
+    if rule.acts:
+        maxima[_RULED[0]], seen[_RULED_N] = by.found[_RULED[1]], by.counted[Count.n]
     sums[_PLACE_SUMS], seen[_PLACE_COUNTS] = _places(kept)
     histograms = np.empty((len(HISTOGRAMS), N_BUCKETS), np.int64)
     histograms[_TOKENS] = sum(thread.histograms[:-1].sum(axis=0, dtype=np.int64) for thread in kept)
@@ -131,9 +128,6 @@ def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
         top=_top(observation, counts[:, Count.n] > 0, by, kept),
     )
     return Reduced(state, n=torch.from_numpy(counts[:, Count.n].copy()), row_d=torch.from_numpy(by.row_d))
-
-
-_CORRECTED_EXTREMES = [MAXIMA.index("corrected/max"), MAXIMA.index("corrected/-min")]
 
 
 def _finished(n_rows: int) -> Finished:

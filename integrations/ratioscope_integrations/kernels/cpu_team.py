@@ -14,34 +14,41 @@ from typing import Any
 import torch
 
 _MOST_SPARE = 3
+_MKL_THREADS = "MKL_Set_Num_Threads_Local"
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 @cache
+def _libraries() -> tuple[Any, ...]:
+    """Where torch's own calls are resolved: what the process has loaded for all, then torch's library and its own."""
+    found: list[Any] = []
+    for path in (None, str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")):
+        try:
+            found.append(ctypes.CDLL(path))
+        except (OSError, TypeError):  # another system, whose torch has other names for it
+            continue
+    return tuple(found)
+
+
+@cache
 def _openmp() -> Any:
-    """The OpenMP library that torch brings and has loaded; None where it has another one.
+    """The OpenMP library that torch uses, as far as it is one with GNU's entry point; None if not.
 
     Its threads keep their cores busy for a while after each of torch's operations, so that any other thread would have
     to share a core; they themselves begin at once.
     """
-    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    try:
-        library = ctypes.CDLL(str(found[0])) if len(found) == 1 else None
-        if library is not None:
+    for library in _libraries():
+        if hasattr(library, "GOMP_parallel") and hasattr(library, "omp_set_num_threads"):
             library.GOMP_parallel.argtypes = (_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
             library.GOMP_parallel.restype = None
-    except (OSError, AttributeError):
-        return None
-    return library
+            return library
+    return None
 
 
 @cache
 def _mkl_threads() -> Any:
     """Sets how many threads MKL has for the thread that calls, 0 for as many as before; None if torch has no MKL."""
-    try:
-        return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).MKL_Set_Num_Threads_Local
-    except (OSError, AttributeError):
-        return None
+    return next((found for library in _libraries() if (found := getattr(library, _MKL_THREADS, None))), None)
 
 
 @contextmanager
