@@ -4,6 +4,9 @@ It needs Triton, which torch's CUDA builds bring along. It has been tested in Tr
 GPUs, so :func:`make` proves it on the device at hand before it is used.
 """
 
+# pyright: reportCallIssue=false, reportArgumentType=false
+# A launch takes options beside what the kernel itself takes.
+
 from __future__ import annotations
 
 import math

@@ -3,7 +3,10 @@
 No function of CUDA's own library is called for float64: exponentials are polynomials, as in the CPU's kernel.
 """
 
-# mypy: disable-error-code="untyped-decorator"
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+# pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false, reportArgumentType=false
+# pyright: reportGeneralTypeIssues=false, reportCallIssue=false
+# Types are Triton's in here, whose own annotations say less than is there.
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ NO_KEY = tl.constexpr(-(2**62))
 
 
 @triton.jit
-def tokens(train, rollout, mask, row_of_train, row_of_rollout, row_of_mask, column, width):  # type: ignore[no-untyped-def]
+def tokens(train, rollout, mask, row_of_train, row_of_rollout, row_of_mask, column, width):
     """Of some columns: whether masked in, whether valid, and both sides' log-probabilities as they are."""
     inside = (column >= 0) & (column < width)
     y = tl.load(train + row_of_train + column, mask=inside, other=0.0)
@@ -44,7 +47,7 @@ def tokens(train, rollout, mask, row_of_train, row_of_rollout, row_of_mask, colu
 
 
 @triton.jit
-def _parts(x):  # type: ignore[no-untyped-def]
+def _parts(x):
     """K and expm1(r), where x = k ln 2 + r and abs(r) is at most half of ln 2, by Taylor's polynomial."""
     shifted = x * _LOG2E + _ROUND
     k = shifted - _ROUND
@@ -64,13 +67,13 @@ def _parts(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _power(k):  # type: ignore[no-untyped-def]
+def _power(k):
     """2**k, for k from -1022 to 1023."""
     return ((k + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit
-def exp(x):  # type: ignore[no-untyped-def]
+def exp(x):
     """Of float64; infinite and 0 where it has to be."""
     k, rest = _parts(tl.minimum(tl.maximum(x, -746.0), 710.0))
     half = k >> 1
@@ -78,7 +81,7 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def expm1_both(d):  # type: ignore[no-untyped-def]
+def expm1_both(d):
     """expm1 of a float64 and of its negative."""
     k, rest = _parts(tl.minimum(tl.abs(d), 1000.0))
     above = rest + (1.0 - _power(-tl.minimum(k, 1022)))  # expm1(abs(d)) by 2**k, small where d is
@@ -90,7 +93,7 @@ def expm1_both(d):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def coarse(value):  # type: ignore[no-untyped-def]
+def coarse(value):
     """The nearest multiple of 2**-20, as :func:`ratioscope.exact.halves` has it; a float32 from 8 on is one."""
     scaled = value * 1048576.0
     rounded = ((scaled + _ROUND) - _ROUND) * (1.0 / 1048576.0)
@@ -98,13 +101,13 @@ def coarse(value):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def bits_of(value):  # type: ignore[no-untyped-def]
+def bits_of(value):
     """A float32's, as int32."""
     return value.to(tl.int32, bitcast=True)
 
 
 @triton.jit
-def bucket(value):  # type: ignore[no-untyped-def]
+def bucket(value):
     """As :func:`ratioscope.histogram.bucket_index` has it."""
     bits = bits_of(value)
     magnitude = ((bits & 0x7FFFFFFF) >> _SHIFT) - _OFFSET
@@ -113,7 +116,7 @@ def bucket(value):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def key_of(value, fingerprint, position, valid):  # type: ignore[no-untyped-def]
+def key_of(value, fingerprint, position, valid):
     """The total order of :mod:`ratioscope.top`: the bits of an absolute float32, then 32 of a hash."""
     hashed = ((fingerprint >> 20) - 2147483648).to(tl.int32) + position * _SPREAD
     size = (bits_of(value) & 0x7FFFFFFF).to(tl.int64)
@@ -121,7 +124,7 @@ def key_of(value, fingerprint, position, valid):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def store_columns(columns, at, stride, values):  # type: ignore[no-untyped-def]
+def store_columns(columns, at, stride, values):
     """Puts a tuple of numbers into columns that lie ``stride`` apart."""
     for i in tl.static_range(len(values)):
         tl.store(columns + i * stride + at, values[i])
