@@ -26,8 +26,16 @@ def kind(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32"
 
 
+def is_general(parameter: Any) -> bool:
+    """Whether a kernel compiled for one value of it takes any, so that nothing is compiled while a training runs."""
+    return parameter.is_constexpr or parameter.do_not_specialize or parameter.do_not_specialize_on_alignment
+
+
 def compiled(kernel: Any, *arguments: Any, grid: object, warmup: bool, **named: Any) -> None:
     """Stands for a launch."""
+    if kernel is not cuda_exp.exponentials:  # which is launched in one way only
+        specialized = [each.name for each in kernel.params if not is_general(each)]
+        assert not specialized, f"{kernel.__name__} would be compiled anew for other values of {specialized}"
     constants = {name: value for name, value in named.items() if name in kernel.arg_names}
     options = {name: value for name, value in named.items() if name not in constants}
     signature = {name: kind(value) for name, value in zip(kernel.arg_names, arguments, strict=False)}

@@ -27,7 +27,7 @@ from ratioscope.windows import MOST_APART
 os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 from triton.runtime.interpreter import GridExecutor
 
-from ratioscope_integrations.kernels import cuda, proof
+from ratioscope_integrations.kernels import cuda_top, proof
 from ratioscope_integrations.kernels.cuda import CudaKernel
 from tests.layers import compile_triton
 
@@ -152,10 +152,10 @@ def test_what_the_kernel_cannot_do_is_left_to_the_plain_path() -> None:
 def test_the_largest_of_many_keys_are_found_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what torch finds in few launches keys are taken in parts, with the same result."""
     keys = torch.randint(-(2**62), 2**62, (3, 1001), generator=torch.Generator().manual_seed(0))
-    whole = cuda._largest(keys, 32)
-    monkeypatch.setattr(cuda, "_MOST_AT_ONCE", 100)
-    monkeypatch.setattr(cuda, "_CHUNK", 64)
-    assert torch.equal(cuda._largest(keys, 32), whole)
+    whole = cuda_top.largest(keys, 32)
+    monkeypatch.setattr(cuda_top, "_MOST_AT_ONCE", 100)
+    monkeypatch.setattr(cuda_top, "_CHUNK", 64)
+    assert torch.equal(cuda_top.largest(keys, 32), whole)
 
 
 def test_every_kernel_compiles_for_gpus() -> None:

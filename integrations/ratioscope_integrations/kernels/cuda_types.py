@@ -91,6 +91,63 @@ TABLES = len(HISTOGRAMS) * N_BUCKETS + len(LENGTH_COUNTS) * N_LENGTHS
 """Integers of all histograms: of log-ratios, the last less that of tokens, then of lengths."""
 
 
+_COPIES = 64
+"""Copies of the histograms, so that rows seldom wait for each other."""
+
+
+class Batch(NamedTuple):
+    """What the kernels read. Where there is nothing another tensor of its type stands for it."""
+
+    train: torch.Tensor  # float32 (B, T)
+    rollout: torch.Tensor  # float32 (B, T)
+    mask: torch.Tensor  # uint8 (B, T)
+    ids: torch.Tensor  # int64 (B, T)
+    advantages: torch.Tensor  # float32 (B,)
+    has_ids: int
+    has_advantages: int
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return self.train.shape[0]
+
+    @property
+    def width(self) -> int:
+        """How many columns."""
+        return self.train.shape[1]
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """From row to row of the log-probabilities and the mask."""
+        return self.train.stride(0), self.rollout.stride(0), self.mask.stride(0)
+
+
+class Rows(NamedTuple):
+    """What the two passes write."""
+
+    sums: torch.Tensor  # float64 (len(ROW_SUMS), B)
+    counts: torch.Tensor  # int64 (len(ROW_COUNTS), B)
+    maxima: torch.Tensor  # float64 (len(ROW_MAXIMA), B)
+    keys: torch.Tensor  # int64 (3, B), of the row's sum, of the row, and of its worst token
+    histograms: torch.Tensor  # int64 (copies, TABLES)
+    block_keys: torch.Tensor  # int64 (B, blocks), of the worst token of each SPAN of columns
+    block_starts: torch.Tensor  # int32 (B, blocks), valid tokens before it
+
+    @classmethod
+    def of(cls, n_rows: int, width: int, device: torch.device) -> Rows:
+        """Room for a batch of this shape."""
+        n_blocks, wide, whole = -(-width // SPAN), torch.float64, torch.int64
+        return cls(
+            sums=torch.empty(len(ROW_SUMS), n_rows, dtype=wide, device=device),
+            counts=torch.empty(len(ROW_COUNTS), n_rows, dtype=whole, device=device),
+            maxima=torch.empty(len(ROW_MAXIMA), n_rows, dtype=wide, device=device),
+            keys=torch.empty(3, n_rows, dtype=whole, device=device),
+            histograms=torch.zeros(min(n_rows, _COPIES), TABLES, dtype=whole, device=device),
+            block_keys=torch.empty(n_rows, n_blocks, dtype=whole, device=device),
+            block_starts=torch.empty(n_rows, n_blocks, dtype=torch.int32, device=device),
+        )
+
+
 class Order(NamedTuple):
     """Where each slot's value stands among the totals, int64 by slot."""
 
