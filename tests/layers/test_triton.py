@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ratioscope as rs
 from benchmarks.batches import Case
+from benchmarks.counting import Counting
 from benchmarks.cuda import MOST_LAUNCHES
 from benchmarks.observe import FULL, HEADLINE, ours
 from ratioscope import kernels
@@ -224,14 +225,15 @@ def test_observing_launches_few_kernels(kind: str, dtype: torch.dtype, launches:
 
 
 @pytest.mark.parametrize("rule", [None, *RULES[1:4:2]], ids=lambda rule: rule.mode if rule else "no rule")
-@pytest.mark.parametrize("seed", [0, 1, 2], ids=["nothing known", "a mask of bool", "ids, advantages, a mask of int64"])
+@pytest.mark.parametrize("seed", [0, 1, 2], ids=["an int64 mask", "ids and advantages", "both, and an int64 mask"])
 def test_whatever_is_known_the_launches_are_few(seed: int, rule: rs.Correction | None, launches: Launches) -> None:
-    """At most 60, with and without ids, advantages, a rule and applied weights, also where the mask is of integers."""
+    """At most 60 and no wait, with and without ids, advantages, a rule and applied weights, and a mask of integers."""
     batch = proof.batch(64, 512, seed=seed, scale=0.1, strange=False)
     for applied in (None, None if rule is None else rs.correct(*batch.given, correction=rule)):
         RatioSummary.observe(batch, correction=rule, applied=applied)
         launches.count = 0
-        with launches:
+        with Counting() as counting, launches:
             given_batch = Observation.of(*batch.given, advantages=batch.advantages, token_ids=batch.token_ids)
             RatioSummary.observe(given_batch, correction=rule, applied=applied)
         assert 10 < launches.count <= MOST_LAUNCHES
+        assert not counting.waits

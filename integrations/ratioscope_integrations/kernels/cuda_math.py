@@ -118,7 +118,7 @@ def bucket(value):
 @triton.jit
 def key_of(value, fingerprint, position, valid):
     """The total order of :mod:`ratioscope.top`: the bits of an absolute float32, then 32 of a hash."""
-    hashed = ((fingerprint >> 20) - 2147483648).to(tl.int32) + position * _SPREAD
+    hashed = ((fingerprint >> 20) - 2147483648 + position.to(tl.int64) * _SPREAD).to(tl.int32)
     size = (bits_of(value) & 0x7FFFFFFF).to(tl.int64)
     return tl.where(valid, (size << 32) + hashed.to(tl.int64), NO_KEY)
 

@@ -23,7 +23,14 @@ CLOSE = 1e-12
 
 _NEAR = "probability/abs_max"
 """The one maximum that is of exponentials, and therefore as a sum is."""
-_SHAPES = ((1, 1, 0.0, False), (5, 300, 0.1, True), (40, 131, 1e-3, False), (3, 140, 60.0, True), (9, 64, 1e-9, True))
+_SHAPES = (
+    (1, 1, 0.0, False),
+    (5, 300, 0.1, True),
+    (40, 131, 1e-3, False),
+    (3, 140, 60.0, True),
+    (9, 64, 1e-9, True),
+    (2, 1100, 0.5, True),
+)
 _MANY = 32
 _FAR = (88.6, 89.0, 355.5, 709.0, 712.0, 1e6, 1e30, -88.0, -104.0, -355.5, -746.0, -1e6, -1e30)
 RULES = (
@@ -112,7 +119,7 @@ def batch(
     Args:
         n_rows: how many.
         width: columns.
-        seed: what it is made from; odd ones have a mask of bool, multiples of 3 no token ids.
+        seed: what it is made from; odd ones have a mask of bool, multiples of 3 no token ids, of 5 no advantages.
         scale: standard deviation of log-ratios, in nats.
         strange: whether there are NaN, infinities, positive log-probabilities, and very small ones.
         dtype: the log-probabilities'.
