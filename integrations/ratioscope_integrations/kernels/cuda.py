@@ -125,7 +125,7 @@ class CudaKernel:
         by_bucket, by_length = rows.histograms.sum(dim=0).split(sizes)
         by_bucket = by_bucket.view(len(HISTOGRAMS), N_BUCKETS)
         if rule is not None:
-            by_bucket[-1] += by_bucket[0]  # what the rule changed in it
+            by_bucket[-1].add_(by_bucket[0])  # what the rule changed in it
         order = self._order(device)
         state = State(
             maxima=largest.index_select(0, order.maxima),
