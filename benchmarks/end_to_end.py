@@ -113,6 +113,7 @@ def step(steps: int) -> Iterator[Row]:
     yield Row("end to end", case, "on the training thread", inside, ratios=over, targets={"a step without": 0.005})
     for name, value in got["parts"].items():
         if name != "whole":
-            yield Row("end to end", case, f"of that, {name}", value, ratios={"a step without": value / got["without"]})
+            over, note = {"a step without": value / got["without"]}, f"at work for {got['worked'][name]:.2f} ms"
+            yield Row("end to end", case, f"of that, {name}", value, ratios=over, note=note)
     over = {"a step without": got["background"] / got["without"]}
     yield Row("end to end", case, "processor time of its threads, each step", got["background"], ratios=over)

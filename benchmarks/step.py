@@ -44,11 +44,12 @@ class Toggle:
     Attributes:
         steps: seconds of each step, with whether it was watched and the seconds that the callback took of it.
         stages: the parts of the latter, of the steps that were watched.
+        worked: the same without the time in which the thread waited, for a lock or a disk.
     """
 
     def __init__(self, trainer: Any, callback: Any) -> None:
         self.steps: list[tuple[bool, float, float]] = []
-        self.stages = Stages(METHODS)
+        self.stages, self.worked = Stages(METHODS), Stages(METHODS, clock=time.thread_time)
         self._on, self._inside, self._start = True, 0.0, 0.0
         for name in ("_generate_and_score_completions", "log"):
             self._gate(trainer, name)
@@ -96,6 +97,7 @@ class Toggle:
             self.steps.append((self._on, now - self._start, self._inside))
             if self._on:
                 self.stages.end(whole=self._inside)
+                self.worked.end(whole=self._inside)
         number = len(self.steps)
         self._on = (number % 2 == 0) != (number // 2 % 2 == 1)
         self._inside, self._start = 0.0, now
@@ -129,7 +131,7 @@ def main(result: Path, steps: int, folder: str) -> None:
         return ended(*args, **kwargs)
 
     callback.on_train_end = before_the_end
-    with toggle.stages.watching():
+    with toggle.stages.watching(), toggle.worked.watching():
         trainer.train()
     counted = toggle.steps[WARM_UP:]
     medians = {
@@ -138,8 +140,9 @@ def main(result: Path, steps: int, folder: str) -> None:
         "inside": statistics.median(inside for on, _, inside in counted if on),
         "background": used[0] / sum(on for on, _, _ in toggle.steps),
     }
-    parts = toggle.stages.medians(skip=WARM_UP // 2)
-    result.write_text(json.dumps({"parts": parts} | {name: 1000.0 * value for name, value in medians.items()}))
+    parts, worked = (stages.medians(skip=WARM_UP // 2) for stages in (toggle.stages, toggle.worked))
+    seconds = {name: 1000.0 * value for name, value in medians.items()}
+    result.write_text(json.dumps({"parts": parts, "worked": worked} | seconds))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from ratioscope.trackers import delivery
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.delivery import BATCH, Background
 from ratioscope.trackers.fanout import Fanout
+from ratioscope.trackers.memory import MemoryTracker
 from tests.fake_trackers import RECORDS, Buffering, OneByOne, Server, Together, register
 
 if TYPE_CHECKING:
@@ -451,3 +452,33 @@ class Inline(OneByOne):
     """A tracker that is written to on the training thread."""
 
     background = False
+
+
+def test_trackers_alike_share_a_row_and_a_commit(tmp_path: Path) -> None:
+    """Inline trackers get one row, made once, and one statement notes it for those that took it, and no other."""
+
+    class Named(MemoryTracker):
+        def __init__(self, name: str, *, fails: bool = False) -> None:
+            super().__init__()
+            self.name = name  # type: ignore[misc]
+            self.fails = fails
+
+        def write(self, row: rs.Row) -> None:
+            if self.fails:
+                msg = "no room"
+                raise OSError(msg)
+            super().write(row)
+
+    first, second, third = Named("first"), Named("second"), Named("third", fails=True)
+    run = Run(tmp_path, first, second, third)
+    said: list[str] = []
+    run.journal._connection.set_trace_callback(said.append)
+    run.write(1)
+    run.journal._connection.set_trace_callback(None)
+    assert first.rows[0] is second.rows[0]
+    assert run.missing() == {"first": 0, "second": 0, "third": 1}
+    assert [text.split()[:2] for text in said if "delivery" in text] == [["INSERT", "OR"]]
+    assert not {"BEGIN", "COMMIT"} & {text.split()[0] for text in said}
+    health = run.fanout.health()
+    assert [health[f"ratioscope/delivery/{name}/failed"] for name in ("first", "second", "third")] == [0, 0, 1]
+    run.close()

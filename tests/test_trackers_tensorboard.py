@@ -138,3 +138,20 @@ def test_a_runs_name_is_no_path(tmp_path: Path, name: str) -> None:
     tracker.close()
     (file,) = tmp_path.rglob("events.out.tfevents.*")
     assert file.parent.parent == tmp_path / "out" / "ratioscope"
+
+
+@pytest.mark.trackers
+def test_a_row_is_one_event(tmp_path: Path) -> None:
+    """A window adds one event to the writer's queue, which holds ten and makes the training wait for more."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    writer = _writer(tmp_path)
+    tracker = TensorBoardTracker()
+    tracker.open(RunContext(reporter=SimpleNamespace(tb_writer=writer)))
+    row = make_row(5, histograms={TOKENS: normal_bins(5)})
+    tracker.write(row)
+    writer.close()
+    (file,) = tmp_path.iterdir()
+    (event,) = (event for event in EventFileLoader(str(file)).Load() if event.step == 5)
+    assert {value.tag for value in event.summary.value} == {*row.scalars, TOKENS}
+    assert event.wall_time == row.time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ratioscope import lengths, pareto
+from ratioscope import pareto
 from ratioscope.slots import TURNS
 from ratioscope.top import N_LOG_RATIOS
 
@@ -162,9 +162,8 @@ def pareto_k(view: View) -> float | None:
 
 def modified_by_length(view: View, quartile: int) -> float | None:
     """Modified fraction in the rows of a quartile of length, 0 to 3."""
-    chosen = lengths.quartile(view.lengths["rows"]) == quartile
-    n = int(view.lengths["ratios"][chosen].sum())
-    return int(view.lengths["modified"][chosen].sum()) / n if n else None
+    n, changed = view.by_length[quartile]
+    return changed / n if n else None
 
 
 def of_turn(view: View, turn: str, total: str) -> float | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import torch
     from numpy.typing import NDArray
@@ -106,26 +106,34 @@ _REPRESENTATIVES = representatives()
 
 
 def quantile(counts: NDArray[np.int64], q: float, *, minimum: float, maximum: float) -> float | None:
-    """Quantile of the counted values by linear interpolation between order statistics' buckets.
+    """One of :func:`quantiles`; None if nothing was counted."""
+    found = quantiles(counts, (q,), minimum=minimum, maximum=maximum)
+    return found[0] if found else None
+
+
+def quantiles(counts: NDArray[np.int64], qs: Sequence[float], *, minimum: float, maximum: float) -> list[float]:
+    """Quantiles of the counted values by linear interpolation between order statistics' buckets.
 
     Args:
         counts: int64 ``(N_BUCKETS,)``.
-        q: between 0 and 1.
-        minimum: the exact smallest value, which bounds the answer.
-        maximum: the exact largest value, which bounds the answer.
+        qs: each between 0 and 1.
+        minimum: the exact smallest value, which bounds the answers.
+        maximum: the exact largest value, which bounds the answers.
 
     Returns:
-        The quantile, within 1.6 % of the exact one (2**-20 near zero), or None if nothing was counted. Beyond
-            1024 nats it is the minimum or the maximum.
+        The quantiles, within 1.6 % of the exact ones (2**-20 near zero); none if nothing was counted. Beyond 1024
+            nats they are the minimum or the maximum.
     """
-    cumulative = np.cumsum(counts)
+    cumulative = counts.cumsum()
     total = int(cumulative[-1])
     if total == 0:
-        return None
-    position = q * (total - 1)
-    ranks = np.array([np.floor(position), np.ceil(position)])
-    low, high = np.clip(_REPRESENTATIVES[np.searchsorted(cumulative, ranks, side="right")], minimum, maximum)
-    return float(low + (high - low) * (position - ranks[0]))
+        return []
+    positions = np.multiply(qs, total - 1)
+    below = np.floor(positions)
+    at = cumulative.searchsorted([below, np.ceil(positions)], side="right")
+    low, high = _REPRESENTATIVES[at].clip(minimum, maximum)
+    found: list[float] = (low + (high - low) * (positions - below)).tolist()
+    return found
 
 
 @dataclass(frozen=True)
@@ -182,8 +190,8 @@ def _view(exponent: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
 
 def view_exponent(counts: NDArray[np.int64], *, minimum: float, maximum: float) -> int:
     """Width exponent that shows 99.9 % of the values with as much room again, for a run to choose once and keep."""
-    tails = [quantile(counts, q, minimum=minimum, maximum=maximum) for q in (0.0005, 0.9995)]
-    reach = max((abs(tail) for tail in tails if tail is not None), default=0.0)
+    tails = quantiles(counts, (0.0005, 0.9995), minimum=minimum, maximum=maximum)
+    reach = max(map(abs, tails), default=0.0)
     if reach == 0.0:
         return -6
     exponent = int(np.ceil(np.log2(2.0 * reach / (_VIEW_BINS_PER_SIDE - 0.5))))

@@ -95,7 +95,7 @@ class History:
         known = self._series.setdefault(key, [])
         for series in known:
             series._forget_from(step)
-        if not known or not np.array_equal(known[-1].edges, bins.edges):
+        if not known or not (known[-1].edges is bins.edges or np.array_equal(known[-1].edges, bins.edges)):
             known.append(Series(bins.edges))
         known[-1]._add(step, bins.counts)
 

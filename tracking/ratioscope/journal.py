@@ -16,6 +16,7 @@ import sqlite3
 import threading
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ratioscope.event import Event
+
+FEW = 8
+"""Rows up to which one statement inserts them all: each further one may wait for the interpreter lock."""
 
 
 class Journal:
@@ -134,11 +138,15 @@ class Journal:
         self._check_process()
         if not rows:
             return
-        marks = ", ".join("?" * len(rows[0]))
+        row = f"({', '.join('?' * len(rows[0]))})"
         with self._mutex:
+            if len(rows) <= FEW:
+                sql = f"INSERT OR IGNORE INTO {table} VALUES {', '.join([row] * len(rows))}"
+                self._connection.execute(sql, list(chain.from_iterable(rows)))
+                return
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                self._connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", rows)
+                self._connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES {row}", rows)
             except BaseException:
                 self._connection.execute("ROLLBACK")
                 raise

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ratioscope import histogram
-from ratioscope.lengths import LENGTH_COUNTS
+from ratioscope.lengths import LENGTH_COUNTS, quartile
 from ratioscope.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from ratioscope.correction import Correction
@@ -31,6 +33,7 @@ QUANTILES = {
     "p999": 0.999,
 }
 
+_QS = tuple(QUANTILES.values())
 _MAX_LOG = math.log(1.7976931348623157e308)
 
 
@@ -59,6 +62,7 @@ class View:
     histograms: Mapping[str, NDArray[np.int64]]
     lengths: Mapping[str, NDArray[np.int64]]
     top_log_ratios: NDArray[np.float64]
+    _quantiles: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, summary: RatioSummary) -> View:
@@ -126,8 +130,18 @@ class View:
         low, high = self.minimum(level), self.maximum(level)
         if low is None or high is None:
             return None
-        counts = self.histograms[f"{level}_log_ratio"]
-        return self.exp(histogram.quantile(counts, QUANTILES[name], minimum=low, maximum=high))
+        if level not in self._quantiles:
+            counts = self.histograms[f"{level}_log_ratio"]
+            found = histogram.quantiles(counts, _QS, minimum=low, maximum=high)
+            self._quantiles[level] = dict(zip(QUANTILES, found, strict=False))
+        return self.exp(self._quantiles[level].get(name))
+
+    @cached_property
+    def by_length(self) -> list[tuple[float, float]]:
+        """Ratios and modified ones in the rows of each quartile of length."""
+        of = quartile(self.lengths["rows"])
+        ratios, modified = (np.bincount(of, self.lengths[name], 4).tolist() for name in ("ratios", "modified"))
+        return list(zip(ratios, modified, strict=True))
 
     def corrected(self, value: float | None) -> float | None:
         """The value, unless nothing can be said of the weights."""

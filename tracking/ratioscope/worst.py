@@ -234,5 +234,7 @@ def short(value: float) -> float:
 
 def _cells(name: str, column: NDArray[np.float64]) -> list[float | int | None]:
     """A column as JSON keeps it."""
-    kind = short if name in _NUMBERS else int
-    return [None if math.isnan(value) else kind(value) for value in column.tolist()]
+    if name in _NUMBERS:
+        column = column.astype(np.float32).astype("S32").astype(np.float64)  # what ``short`` does, all at once
+        return [None if math.isnan(value) else value for value in column.tolist()]
+    return [None if math.isnan(value) else int(value) for value in column.tolist()]

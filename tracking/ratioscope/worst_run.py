@@ -88,9 +88,11 @@ class WorstOfRun:
         tokens, rows = record.summary.top.tokens.numpy(), record.summary.top.rows.numpy()
         n_tokens, n_rows = ((table[:, KEYED.index("n")] > 0).sum() for table in (tokens, rows))
         beating = _leading(tokens[:n_tokens, 0].tolist(), self._floor())
-        self._merge_tokens(record.step, record.split, worst.tokens_of(tokens[:beating], record.texts[:beating]))
+        if beating:
+            self._merge_tokens(record.step, record.split, worst.tokens_of(tokens[:beating], record.texts[:beating]))
         beating = _leading(rows[:n_rows, 0].tolist(), self._row_floor())
-        self._merge_rows(record.step, record.split, worst.rows_of(rows[:beating]))
+        if beating:
+            self._merge_rows(record.step, record.split, worst.rows_of(rows[:beating]))
         if record.split == "train" and n_tokens:
             self._last = lambda: LastWindow(record.step, record.worst_tokens, record.worst_rows)
 

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -73,15 +74,18 @@ class TensorBoardTracker:
         writer = self._current_writer()
         if writer is None:
             return
+        # One event: the queue of a writer holds ten, and to add an eleventh waits for the disk.
+        values = _summary_of(writer)()
         for key, value in {**row.scalars, **grouped(row.logs)}.items():
             if abs(value) <= _FLOAT32_MAX:
-                writer.add_scalar(key, value, row.step, walltime=row.time)
+                values.value.add(tag=key, simple_value=value)
             elif not self._said:
                 self._said = True
                 _logger.warning("TensorBoard holds float32: %s=%g of step %d is left out", key, value, row.step)
         for key, bins in row.histograms.items():
             if bins.total:
-                writer.add_histogram_raw(key, **_raw_histogram(bins), global_step=row.step, walltime=row.time)
+                values.value.add(tag=key, histo=_raw_histogram(bins))
+        writer._get_file_writer().add_summary(values, row.step, walltime=row.time)  # opens a file if it has none
         if worst := self._worst.due(row.record):
             writer.add_text("ratioscope/worst_tokens", _markdown(worst), row.step, walltime=row.time)
         if self._ours_to_close:
@@ -121,6 +125,12 @@ class TensorBoardTracker:
         return writer
 
 
+def _summary_of(writer: Any) -> Any:
+    """The message of a writer's own package: of torch's, or of tensorboardX, which transformers falls back to."""
+    package = "tensorboardX" if type(writer).__module__.startswith("tensorboardX") else "tensorboard.compat"
+    return import_module(f"{package}.proto.summary_pb2").Summary
+
+
 def _own_writer(run: RunContext) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -153,7 +163,7 @@ def _cell(value: str | float | None) -> str:
 
 
 def _raw_histogram(bins: Bins) -> dict[str, Any]:
-    """Arguments of ``add_histogram_raw``, without the empty bins at both ends.
+    """Fields of a ``HistogramProto``, without the empty bins at both ends.
 
     TensorBoard takes ``min`` for the left edge of the first bin that is not empty and ``max`` for the right edge of
     the last one, so these are edges here and an outlier does not stretch a bin.
@@ -168,6 +178,6 @@ def _raw_histogram(bins: Bins) -> dict[str, Any]:
         "num": bins.total,
         "sum": float(counts @ middles),
         "sum_squares": float(counts @ middles**2),
-        "bucket_limits": edges[1:].tolist(),
-        "bucket_counts": counts.tolist(),
+        "bucket_limit": edges[1:].tolist(),
+        "bucket": counts.tolist(),
     }

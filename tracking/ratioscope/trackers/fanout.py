@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.journal_target import mark_all
 from ratioscope.trackers.delivery import Background
 from ratioscope.trackers.rows import RowMaker
 from ratioscope.trackers.supply import Supply
@@ -93,7 +94,9 @@ class Fanout:
                 if sink.opened and isinstance(sink.tracker, Background):
                     sink.tracker.wake()
             while sink.opened and sink.waiting:
-                self._write(sink, *sink.waiting.popleft())
+                identifier, row = sink.waiting.popleft()
+                if self._write(sink, row):
+                    self._mark([sink], identifier)
             while sink.opened and sink.alerts:
                 with self._incidents.guard(f"{sink.tracker.name} alert"):
                     alert: Any = getattr(sink.tracker, "alert", None)
@@ -108,15 +111,20 @@ class Fanout:
         """
         if os.getpid() != self._pid:
             return
+        rows: dict[bool, Row] = {}
+        taken: list[_Sink] = []
         for sink in self._sinks:
             if identifier is not None and isinstance(sink.tracker, Background):
                 sink.tracker.wake(1)
                 continue
-            row = self._rows.make(record, reported=sink.reported)
-            if sink.opened:
-                self._write(sink, identifier, row)
-            else:
+            if sink.reported not in rows:
+                rows[sink.reported] = self._rows.make(record, reported=sink.reported)
+            row = rows[sink.reported]
+            if not sink.opened:
                 self._wait(sink, identifier, row)
+            elif self._write(sink, row):
+                taken.append(sink)
+        self._mark(taken, identifier)
 
     def alert(self, event: Event) -> None:
         """Tells an event to each tracker that has ``alert``; from any thread.
@@ -203,11 +211,18 @@ class Fanout:
             self._incidents.report(f"{name} queue full", f"{name} has no run yet; its oldest row was dropped")
         sink.waiting.append((identifier, row))
 
-    def _write(self, sink: _Sink, identifier: int | None, row: Row) -> None:
-        sink.failed += 1
+    def _write(self, sink: _Sink, row: Row) -> bool:
+        """Whether the tracker took the row."""
         with self._incidents.guard(f"{sink.tracker.name} write"):
             sink.tracker.write(row)
-            sink.failed -= 1
             sink.delivered += 1
-            if identifier is not None and sink.target is not None:
-                sink.target.mark([identifier])
+            return True
+        sink.failed += 1
+        return False
+
+    def _mark(self, sinks: Sequence[_Sink], identifier: int | None) -> None:
+        """Notes that these trackers have a record, in one commit: each one waits for the interpreter lock."""
+        targets = [sink.target for sink in sinks if sink.target is not None]
+        if identifier is not None and targets:
+            with self._incidents.guard("journal"):
+                mark_all(targets, identifier)
