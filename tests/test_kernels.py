@@ -218,6 +218,22 @@ def test_a_process_may_end_or_fork_while_a_kernel_is_made(end: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_kernel_that_was_asked_for_and_is_not_there_is_told(
+    asked: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without numba the plain path is taken, with a warning if the environment names the device and else without."""
+    monkeypatch.setattr(kernels, "_makers", {})
+    monkeypatch.setitem(sys.modules, "ratioscope_integrations.kernels.cpu", None)
+    if asked:
+        monkeypatch.setenv(kernels.SWITCH, "cpu, cuda")
+    else:
+        monkeypatch.delenv(kernels.SWITCH)
+    with caplog.at_level(logging.INFO, logger="ratioscope"):
+        assert not kernels.ready("cpu")
+    assert [record.levelname for record in caplog.records] == (["WARNING"] if asked else [])
+
+
 def test_a_kernel_that_fails_costs_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -88,7 +88,8 @@ class _Maker:
             for entry in entry_points(group=GROUP, name=self._device):
                 self.kernel = entry.load()()
         except Exception as error:  # whatever is wrong with it, the plain path has the same numbers
-            _log.debug("no kernel for %s: %s: %s", self._device, type(error).__name__, error)
+            level = logging.WARNING if SWITCH in os.environ else logging.DEBUG  # where somebody has asked for it
+            _log.log(level, "no kernel for %s: %s: %s", self._device, type(error).__name__, error)
 
 
 _makers: dict[str, _Maker] = {}
