@@ -6,9 +6,8 @@ It needs numba, which vLLM brings along, and no compiler.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -103,9 +102,8 @@ def _rule(correction: Correction | None) -> Rule:
     return Rule(1 if correction.action == "truncate" else 2, lower, upper, log_lower, log_upper)
 
 
-@dataclass(frozen=True)
-class _Given:
-    """A batch as it was given, and what is made of it row by row; without a column where there is nothing."""
+class _Given(NamedTuple):
+    """Rows as they were given, and what is made of them; without a column where there is nothing."""
 
     train: torch.Tensor
     rollout: torch.Tensor
@@ -129,18 +127,22 @@ class _Given:
             log_ratio=torch.zeros(train.shape) if wants_log_ratio else nothing,
         )
 
-    def rows(self, rows: slice, ratio: torch.Tensor) -> Batch:
-        """Some rows, as arrays; ``ratio`` is where their ratios go."""
-        train, rollout = self.train[rows].float(), self.rollout[rows].float()
+    def split(self, step: int) -> list[_Given]:
+        """The same, ``step`` rows at a time."""
+        return [_Given(*parts) for parts in zip(*(tensor.split(step) for tensor in self), strict=True)]
+
+    def arrays(self, ratio: torch.Tensor) -> Batch:
+        """Arrays as the compiled functions take them; ``ratio`` is where the rows' ratios go."""
+        train, rollout = self.train.float(), self.rollout.float()
         return Batch(
             train=_array(train),
             rollout=_array(rollout),
-            mask=_array(_bytes(self.mask[rows])),
+            mask=_array(_bytes(self.mask)),
             ratio=torch.sub(train, rollout, out=ratio[: len(train)]).exp_().numpy(),
-            applied=_array(self.applied[rows]),
-            token_ids=_array(self.token_ids[rows]),
-            advantage=_array(self.advantage[rows]),
-            log_ratio=self.log_ratio[rows].numpy(),
+            applied=_array(self.applied),
+            token_ids=_array(self.token_ids),
+            advantage=_array(self.advantage),
+            log_ratio=self.log_ratio.numpy(),
         )
 
 
@@ -168,13 +170,12 @@ def _kept(given: _Given, rule: Rule) -> list[Kept] | None:
     ]
     step = min(n_rows, max(1, _AT_ONCE // width, n_rows // (n * _SHARES)))
     ratios = torch.empty(n, step, width)
-    starts = iter(range(0, n_rows, step))  # gives each number once, whoever asks
+    parts = iter(zip(range(0, n_rows, step), given.split(step), strict=True))  # gives each once, whoever asks
     odd: list[int] = []
 
     def work(number: int) -> None:
-        for start in starts:
-            batch = given.rows(slice(start, start + step), ratios[number])
-            if not reduce_rows(start, batch, rule, hashing, kept[number]):
+        for start, part in parts:
+            if not reduce_rows(start, part.arrays(ratios[number]), rule, hashing, kept[number]):
                 odd.append(start)
                 return
 
