@@ -158,6 +158,18 @@ def test_a_window_of_many_batches_keeps_few_apart() -> None:
     assert record.scalars["ratioscope/token/log_ratio/min"] == -29.0
 
 
+def test_a_rule_that_changes_within_a_window_is_refused_at_once() -> None:
+    """The batch under another rule is not taken, and the window flushes as it was."""
+    recorder = rs.Recorder(correction=CAP)
+    recorder.observe([[-1.0]], [[-1.5]], [[1]])
+    recorder.correction = rs.Correction("token", "mask", upper=3.0)
+    with pytest.raises(ValueError, match="different corrections"):
+        recorder.observe([[-1.0]], [[-1.5]], [[1]])
+    record = recorder.flush(step=1)
+    assert record is not None
+    assert (record.summary.count("token/n"), record.summary.correction) == (1, CAP)
+
+
 def test_a_window_without_an_observation_is_none() -> None:
     """Flushing a window in which nothing was observed gives None and tells no tracker."""
     tracker = rs.MemoryTracker()

@@ -107,7 +107,7 @@ class RatioSummary:
         maxima = own.amax(dim=0)
         maxima[slots.GENERATIONS] = own[:, slots.GENERATIONS].sum()
         return RatioSummary(
-            reduce(_common_correction, (one.correction for one in every)),
+            reduce(common_correction, (one.correction for one in every)),
             maxima=maxima,
             sums=rescale(torch.stack([one.sums for one in every]), own, maxima).sum(dim=0),
             counts=_total([one.counts for one in every]),
@@ -260,7 +260,12 @@ def _total(parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(parts).sum(dim=0)
 
 
-def _common_correction(one: Correction | None, other: Correction | None) -> Correction | None:
+def common_correction(one: Correction | None, other: Correction | None) -> Correction | None:
+    """The rule of two summaries that are to be one.
+
+    Raises:
+        ValueError: if they follow different ones.
+    """
     if one is not None and other is not None and one != other:
         msg = f"got summaries of different corrections, {one} and {other}; "
         msg += "expected the same rule. Flush before the rule changes, or keep one summary for each."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ratioscope.collective import all_merge, world_size
 from ratioscope.record import Record
 from ratioscope.slots import GENERATIONS
-from ratioscope.summary import RatioSummary
+from ratioscope.summary import RatioSummary, common_correction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +42,15 @@ class Windows:
         """Whether a rank has asked for an end; the same on every rank after each ``close``."""
 
     def add(self, split: str, summary: RatioSummary) -> None:
-        """Adds a batch."""
+        """Adds a batch.
+
+        Raises:
+            ValueError: if it follows another rule than the window; which keeps what it has.
+        """
         with self._timed(split):
             window = self._open.setdefault(split, [])
+            for earlier in window:
+                common_correction(earlier.correction, summary.correction)
             window.append(summary)
             if len(window) > MOST_APART:
                 window[:] = [_merged(window)]
