@@ -38,10 +38,10 @@ def all_merge(
         mine, rest, top = packed.split([len(MAXIMA), len(packed) - len(MAXIMA) - TOP_SIZE, TOP_SIZE])
         every = _gather(torch.cat([mine, said, Top.unpack(top).on_rank(dist.get_rank()).pack()]), group)
         maxima, said = every[:, : len(MAXIMA) + 1].amax(dim=0).split([len(MAXIMA), 1])
-        first, *others = map(Top.unpack, every[:, len(MAXIMA) + 1 :])
+        largest = Top.largest(every[:, len(MAXIMA) + 1 :])
         rest = torch.cat([rescale(rest[: len(SUMS)], mine, maxima), rest[len(SUMS) :]])
         dist.all_reduce(rest, op=dist.ReduceOp.SUM, group=group)
-        packed = torch.cat([maxima, rest, first.merge(*others).pack()])
+        packed = torch.cat([maxima, rest, largest.pack()])
     host = torch.cat([packed, said]).cpu()
     return RatioSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 N_LOG_RATIOS = 256
 N_TOKENS = 32
 N_ROWS = 8
-TOP_SIZE = N_LOG_RATIOS + N_TOKENS * len(TOKEN_COLUMNS) + N_ROWS * len(ROW_COLUMNS)
+_SIZES = (N_LOG_RATIOS, N_TOKENS * len(TOKEN_COLUMNS), N_ROWS * len(ROW_COLUMNS))
+TOP_SIZE = sum(_SIZES)
 """Number of float64 in the three tables."""
 
 _VALUE, _N, _FINGERPRINT, _POSITION = range(len(KEYED))
@@ -114,11 +115,16 @@ class Top:
 
     def merge(self, *others: Top) -> Top:
         """The largest of all."""
-        every = (self, *others)
-        return Top(
-            log_ratios=_largest(torch.cat([top.log_ratios for top in every])),
-            tokens=_best(torch.cat([top.tokens for top in every]), N_TOKENS),
-            rows=_best(torch.cat([top.rows for top in every]), N_ROWS),
+        return Top.largest(torch.stack([top.pack() for top in (self, *others)]))
+
+    @classmethod
+    def largest(cls, packed: torch.Tensor) -> Top:
+        """The largest of many, packed, ``(N, TOP_SIZE)``."""
+        log_ratios, tokens, rows = packed.split(_SIZES, dim=-1)
+        return cls(
+            log_ratios=_largest(log_ratios.flatten()),
+            tokens=_best(tokens.reshape(-1, len(TOKEN_COLUMNS)), N_TOKENS),
+            rows=_best(rows.reshape(-1, len(ROW_COLUMNS)), N_ROWS),
         )
 
     def on_rank(self, rank: int) -> Top:
@@ -136,8 +142,7 @@ class Top:
     @classmethod
     def unpack(cls, packed: torch.Tensor) -> Top:
         """Inverse of :meth:`pack`."""
-        sizes = [N_LOG_RATIOS, N_TOKENS * len(TOKEN_COLUMNS), N_ROWS * len(ROW_COLUMNS)]
-        log_ratios, tokens, rows = packed.split(sizes)
+        log_ratios, tokens, rows = packed.split(_SIZES)
         return cls(log_ratios, tokens.view(N_TOKENS, -1), rows.view(N_ROWS, -1))
 
     def to_json(self) -> dict[str, Any]:
