@@ -114,18 +114,25 @@ class Top:
         )
 
     def merge(self, *others: Top) -> Top:
-        """The largest of all."""
-        return Top.largest(torch.stack([top.pack() for top in (self, *others)]))
+        """The largest of all, whose tables may be shorter than they are kept."""
+        every = (self, *others)
+        return Top._of_all(
+            torch.cat([top.log_ratios for top in every]),
+            torch.cat([top.tokens for top in every]),
+            torch.cat([top.rows for top in every]),
+        )
 
     @classmethod
     def largest(cls, packed: torch.Tensor) -> Top:
         """The largest of many, packed, ``(N, TOP_SIZE)``."""
         log_ratios, tokens, rows = packed.split(_SIZES, dim=-1)
-        return cls(
-            log_ratios=_largest(log_ratios.flatten()),
-            tokens=_best(tokens.reshape(-1, len(TOKEN_COLUMNS)), N_TOKENS),
-            rows=_best(rows.reshape(-1, len(ROW_COLUMNS)), N_ROWS),
+        return cls._of_all(
+            log_ratios.flatten(), tokens.reshape(-1, len(TOKEN_COLUMNS)), rows.reshape(-1, len(ROW_COLUMNS))
         )
+
+    @classmethod
+    def _of_all(cls, log_ratios: torch.Tensor, tokens: torch.Tensor, rows: torch.Tensor) -> Top:
+        return cls(_largest(log_ratios), _best(tokens, N_TOKENS), _best(rows, N_ROWS))
 
     def on_rank(self, rank: int) -> Top:
         """The same, marked as observed by this process."""
