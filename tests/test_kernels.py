@@ -20,7 +20,7 @@ from ratioscope import kernels, reduction
 from ratioscope.observation import Observation
 from ratioscope.slots import MAXIMA, SUMS
 from ratioscope.summary import RatioSummary
-from ratioscope_integrations.kernels import cpu, cpu_team
+from ratioscope_integrations.kernels import cpu, cpu_finish, cpu_rows, cpu_team
 from ratioscope_integrations.kernels.cpu import CpuKernel
 
 RULES = [
@@ -142,6 +142,28 @@ def test_threads_share_the_rows(n_threads: int, monkeypatch: pytest.MonkeyPatch)
     plain, fused, taken = both(given_batch, RULES[1], None)
     assert taken
     same(fused, plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rule", RULES[:5], ids=lambda rule: rule.mode if rule else "no rule")
+def test_nothing_is_compiled_in_flight(rule: rs.Correction | None, dtype: torch.dtype) -> None:
+    """Strided tensors, columns of a wider batch and any rule run what was compiled when the kernel was made."""
+    cpu.make()
+    given_batch = batch(12, 90, seed=4, scale=0.05, strange=False, dtype=dtype)
+    strided = {
+        name: values[:, 8:88][::2] if values.dim() == 2 else values[::2]
+        for name, values in given_batch.items()
+        if values is not None
+    }
+    applied = (
+        rs.correct(*(strided[name] for name in ("train_logps", "rollout_logps", "mask")), correction=rule)
+        if rule
+        else None
+    )
+    plain, fused, taken = both(strided, rule, applied)
+    assert taken
+    same(fused, plain)
+    assert [len(compiled.signatures) for compiled in (cpu_rows.reduce_rows, cpu_finish.finish)] == [1, 1]
 
 
 @pytest.mark.parametrize("openmp", [True, False])

@@ -103,8 +103,9 @@ def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
     """
     rows, counts = kept[0].sums, kept[0].counts
     given = observation.advantages
+    advantages = np.empty(0, np.float32) if given is None else given.contiguous().numpy()
     by = _finished(len(rows))
-    finish(rows, counts, np.empty(0, np.float32) if given is None else given.numpy(), rule.acts > 0, by)
+    finish(rows, counts, advantages, rule.acts > 0, by)
     maxima, sums, seen = np.full(len(MAXIMA), -np.inf), np.zeros(len(SUMS)), np.zeros(len(COUNTS), np.int64)
     maxima[_EXTREMES[0]] = by.found[_EXTREMES[1]]
     maxima[_GENERATIONS] = 1.0
