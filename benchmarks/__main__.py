@@ -18,9 +18,7 @@ PARTS = {
     "memory": "benchmarks.memory",
     "end-to-end": "benchmarks.end_to_end",
     "growth": "benchmarks.growth",
-    "cuda": "benchmarks.cuda",
     "operations": "benchmarks.operations",
-    "profile": "benchmarks.profile",
     "guard": "benchmarks.guard",
 }
 DEFAULT = tuple(name for name in PARTS if name != "guard")

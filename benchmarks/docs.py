@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, CHART = ROOT / "docs" / "performance.md", ROOT / "docs" / "img" / "performance-observe.svg"
-BEFORE = Path(__file__).with_name("profile_before.json")
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 PEERS = ("TRL", "verl", "polgrad", "numpy.histogram", "wandb.Histogram")
 _TIMES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -46,7 +45,7 @@ def replaced(text: str, block: str) -> str:
 
 def render(rows: Sequence[Row]) -> str:
     """The block: one table for each part that was run."""
-    parts = (_targets, _observe, _flush, _shares, _growth, _end_to_end, _profile)
+    parts = (_targets, _observe, _flush, _shares, _growth, _end_to_end)
     return "\n\n".join(text for part in parts if (text := "\n".join(part(rows))))
 
 
@@ -141,29 +140,6 @@ def _end_to_end(rows: Sequence[Row]) -> Iterator[str]:
     if lines:
         yield "**A run as a whole**\n"
         yield from _table(("where", "what", "measured"), lines)
-
-
-def _profile(rows: Sequence[Row]) -> Iterator[str]:
-    now = {row.name: row for row in _of(rows, "profile")}
-    if not now:
-        return
-    before = {row.name: row for row in table.read(BEFORE)} if BEFORE.exists() else {}
-    lines = [
-        (name, _told(before.get(name)), _told(now.get(name)))
-        for name in dict.fromkeys([*before, *now])
-        if name != "all others"
-    ]
-    lines.append(("all others", _told(before.get("all others")), _told(now.get("all others"))))
-    yield "**Where the time of torch's operations goes** in observing the full set (64x4096; shares of their own)\n"
-    yield from _table(("operation", "before", "now"), [(re.sub(r"^aten::", "", name), *rest) for name, *rest in lines])
-
-
-def _told(row: Row | None) -> str:
-    if row is None or row.value is None:
-        return "-"
-    if row.unit == "count":
-        return f"{row.value:.0f}"
-    return f"{row.value:.1f} %" + (f", {row.note}" if row.note else "")
 
 
 def draw(rows: Sequence[Row], path: Path) -> bool:

@@ -192,7 +192,7 @@ def test_a_kernel_that_was_asked_for_and_is_not_there_is_told(
     monkeypatch.setattr(kernels, "_makers", {})
     monkeypatch.setitem(sys.modules, "ratioscope_integrations.kernels.cpu", None)
     if asked:
-        monkeypatch.setenv(kernels.SWITCH, "cpu, cuda")
+        monkeypatch.setenv(kernels.SWITCH, "cpu, other")
     else:
         monkeypatch.delenv(kernels.SWITCH)
     with caplog.at_level(logging.INFO, logger="ratioscope"):

@@ -90,7 +90,7 @@ def prove(kernel: Kernel, device: torch.device) -> None:
         wrong = "it was declined" if found is None else difference(found.state, right)
         if wrong is not None:
             msg = f"the kernel for {device.type} does not agree with the plain path on batch {number}: {wrong}. "
-            msg += "The plain path is taken. Please report it, with the device and the versions of torch and triton."
+            msg += "The plain path is taken. Please report it, with the device and the version of torch."
             raise RuntimeError(msg)
 
 
