@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.docs is not None:
         docs.publish(table.read(arguments.docs))
         return 0
-    from ratioscope import kernels
+    from ratioscope.summary import kernels
 
     torch.set_num_threads(2)
     if not kernels.ready("cpu"):

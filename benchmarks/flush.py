@@ -15,11 +15,11 @@ from benchmarks import simulated
 from benchmarks.batches import RULE, Case
 from benchmarks.harness import Row, interleave
 from benchmarks.stages import Stages
-from ratioscope import windows
-from ratioscope.journal import Journal
-from ratioscope.summary import PACKED_SIZE, RatioSummary
-from ratioscope.trackers.fanout import Fanout
-from ratioscope.watch import Watch
+from ratioscope.alerts.watch import Watch
+from ratioscope.delivery.fanout import Fanout
+from ratioscope.journal.writer import Journal
+from ratioscope.recording import windows
+from ratioscope.summary.summary import PACKED_SIZE, RatioSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

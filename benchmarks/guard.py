@@ -19,7 +19,7 @@ import torch
 from benchmarks import memory, observe, peers
 from benchmarks.batches import Case
 from benchmarks.harness import Row
-from ratioscope import kernels
+from ratioscope.summary import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

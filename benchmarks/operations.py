@@ -1,6 +1,6 @@
 """How much work there is to do, by numbers that do not depend on the machine: operations, waits, collectives, bytes.
 
-They stand in operations.json and `tests/test_operations.py` holds the code to them. Where a change is meant:
+They stand in operations.json and `tests/summary/test_operations.py` holds the code to them. Where a change is meant:
 python -m benchmarks operations --write
 """
 
@@ -18,7 +18,7 @@ from benchmarks.batches import RULE, Case
 from benchmarks.counting import Counting
 from benchmarks.harness import Row
 from benchmarks.observe import ours
-from ratioscope import kernels
+from ratioscope.summary import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

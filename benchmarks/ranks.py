@@ -13,8 +13,8 @@ import torch.distributed as dist
 import ratioscope as rs
 from benchmarks.batches import RULE, Case
 from benchmarks.harness import interleave
-from ratioscope.collective import all_merge
-from ratioscope.summary import PACKED_SIZE
+from ratioscope.recording.ranks import all_merge
+from ratioscope.summary.summary import PACKED_SIZE
 
 
 def main(meeting: Path, world: int, rounds: int, rank: int) -> None:

@@ -8,12 +8,12 @@ from unittest import mock
 
 import torch.distributed as dist
 
-from ratioscope.collective import all_merge
+from ratioscope.recording.ranks import all_merge
 
 if TYPE_CHECKING:
     import torch
 
-    from ratioscope.summary import RatioSummary
+    from ratioscope.summary.summary import RatioSummary
 
 
 class Group:

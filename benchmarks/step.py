@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stages import Stages
-from ratioscope import kernels
-from ratioscope.journal import Journal
-from ratioscope.observer import Observer
-from ratioscope.recorder import Recorder
-from ratioscope.trackers.fanout import Fanout
+from ratioscope.delivery.fanout import Fanout
+from ratioscope.journal.writer import Journal
+from ratioscope.recording.observer import Observer
+from ratioscope.recording.recorder import Recorder
+from ratioscope.summary import kernels
 
 METHODS = {
     "observe": (Observer, "observe"),

@@ -31,7 +31,7 @@ from vllm import LLM, SamplingParams
 from vllm.utils.network_utils import get_open_port
 
 import ratioscope as rs
-from ratioscope.cli import main as ratioscope
+from ratioscope.cli.main import main as ratioscope
 from ratioscope_integrations.engines.vllm import Rollout, engine_settings, from_outputs, sampling_settings
 
 

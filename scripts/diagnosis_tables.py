@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ratioscope.diagnosis import CAUSES, limits  # noqa: E402
+from ratioscope.diagnosis import CAUSES  # noqa: E402
+from ratioscope.diagnosis import thresholds as limits  # noqa: E402
 
 PAGE = "docs/reference/diagnosis.md"
 
@@ -45,8 +46,8 @@ def thresholds() -> str:
 
 def rates() -> str:
     """How often healthy runs raise an alarm, and what faulty ones are named."""
-    from tests.scenarios import SCENARIOS
-    from tests.trials import FAULTY_RUNS, HEALTHY_RUNS, HELD_OUT, false_alarms, named
+    from tests.support.scenarios import SCENARIOS
+    from tests.support.trials import FAULTY_RUNS, HEALTHY_RUNS, HELD_OUT, false_alarms, named
 
     alarms = false_alarms(range(HEALTHY_RUNS), stream=HELD_OUT)
     lines = [

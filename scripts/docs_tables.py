@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ratioscope import CATALOGUE
-from ratioscope.foreign import sentence
-from ratioscope.foreign_names import NAMES
+from ratioscope.runs.foreign.adopt import sentence
+from ratioscope.runs.foreign.names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- metrics: written by scripts/docs_tables.py -->"

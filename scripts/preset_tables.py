@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ratioscope import Correction, summarize
-from ratioscope.presets import PRESETS, REFUSED, Preset
-from ratioscope.presets.numbers import NUMBERS
+from ratioscope.correction.presets import PRESETS, REFUSED, Preset
+from ratioscope.correction.presets.numbers import NUMBERS
 
 LOG_RATIOS = [[0.0, 0.5, -0.7, -6.0], [1.5, -2.0, 0.1, 0.3], [0.2, -6.0, -6.0, -6.0]]
 ROLLOUT = [[-0.5, -1.0, -1.5, -3.0], [-2.5, -0.4, -1.0, -0.9], [-0.8, -3.0, -3.0, -3.0]]

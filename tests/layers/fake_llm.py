@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from tests.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 
 class FakeLLM:

@@ -1,6 +1,6 @@
 """The callback on a GRPOTrainer of other versions of TRL, with a fake engine in vLLM's place.
 
-The tests of the newest version, in far more detail, are in `tests/test_trl.py`.
+The tests of the newest version, in far more detail, are in `tests/trainers/trl/test_callback.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from transformers.integrations import integration_utils
 
 import ratioscope as rs
-from ratioscope_integrations.trainers.trl import RatioscopeCallback, enable
-from tests.fake_engine import make_trainer
+from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback, enable
 from tests.layers.fake_llm import FakeLLM
+from tests.support.fake_engine import make_trainer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,17 +14,17 @@ from typing import Any
 
 from transformers.integrations import integration_utils
 
-from ratioscope_integrations.trainers import trl_reading
-from ratioscope_integrations.trainers.trl import RatioscopeCallback
-from tests.fake_engine import make_trainer
+from ratioscope_integrations.trainers.trl import reading
+from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
 from tests.layers.tracker_readers import tracker
+from tests.support.fake_engine import make_trainer
 
 MEAN = "sampling/raw_importance_sampling_ratio/mean"
 
 
 def main(name: str, folder: Path) -> None:
     """Trains two steps."""
-    trl_reading.names = lambda: [name]  # also where the package's metadata does not know it yet
+    reading.names = lambda: [name]  # also where the package's metadata does not know it yet
     assert name in integration_utils.INTEGRATION_TO_CALLBACK
     if name == "swanlab":  # its reporter asks for a live run, which from SwanLab 0.8 on raises where there is none
         import swanlab

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 from ratioscope._version import __version__
 
 if TYPE_CHECKING:
-    from ratioscope.catalogue import CATALOGUE
-    from ratioscope.correction import Correction
+    from ratioscope.alerts.reaction import FindingWarning
+    from ratioscope.batch.observation import Observation
+    from ratioscope.batch.packing import Packing
+    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.stages import Stage
+    from ratioscope.correction.weights import Weighed, correct, weigh
     from ratioscope.event import Event
-    from ratioscope.histogram import Bins
-    from ratioscope.journal_reader import JournalReader
-    from ratioscope.journal_schema import JournalError
-    from ratioscope.layouts import Packing
-    from ratioscope.observation import Observation
-    from ratioscope.reaction import FindingWarning
+    from ratioscope.journal.reader import JournalReader
+    from ratioscope.journal.schema import JournalError
+    from ratioscope.metrics.catalogue import CATALOGUE
     from ratioscope.record import Record
-    from ratioscope.recorder import Recorder
-    from ratioscope.stages import Stage
-    from ratioscope.summary import RatioSummary, summarize
+    from ratioscope.recording.recorder import Recorder
+    from ratioscope.state.histogram import Bins
+    from ratioscope.state.worst import WorstRow, WorstToken
+    from ratioscope.summary.summary import RatioSummary, summarize
     from ratioscope.trackers.base import Row, RunContext, Tracker
     from ratioscope.trackers.memory import MemoryTracker
-    from ratioscope.weighing import Weighed, correct, weigh
-    from ratioscope.worst import WorstRow, WorstToken
 
 __all__ = [
     "CATALOGUE",
@@ -57,29 +57,29 @@ __all__ = [
 ]
 
 _HOME = {
-    "CATALOGUE": "catalogue",
-    "Bins": "histogram",
-    "Correction": "correction",
+    "Bins": "state.histogram",
+    "CATALOGUE": "metrics.catalogue",
+    "Correction": "correction.rule",
     "Event": "event",
-    "FindingWarning": "reaction",
-    "JournalError": "journal_schema",
-    "JournalReader": "journal_reader",
+    "FindingWarning": "alerts.reaction",
+    "JournalError": "journal.schema",
+    "JournalReader": "journal.reader",
     "MemoryTracker": "trackers.memory",
-    "Observation": "observation",
-    "Packing": "layouts",
-    "RatioSummary": "summary",
+    "Observation": "batch.observation",
+    "Packing": "batch.packing",
+    "RatioSummary": "summary.summary",
     "Record": "record",
-    "Recorder": "recorder",
+    "Recorder": "recording.recorder",
     "Row": "trackers.base",
     "RunContext": "trackers.base",
-    "Stage": "stages",
+    "Stage": "correction.stages",
     "Tracker": "trackers.base",
-    "Weighed": "weighing",
-    "WorstRow": "worst",
-    "WorstToken": "worst",
-    "correct": "weighing",
-    "summarize": "summary",
-    "weigh": "weighing",
+    "Weighed": "correction.weights",
+    "WorstRow": "state.worst",
+    "WorstToken": "state.worst",
+    "correct": "correction.weights",
+    "summarize": "summary.summary",
+    "weigh": "correction.weights",
 }
 
 

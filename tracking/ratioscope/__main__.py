@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from ratioscope.cli import main
+from ratioscope.cli.main import main
 
 sys.exit(main())

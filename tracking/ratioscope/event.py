@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ratioscope.diagnosis.findings import Confidence, Level
+
+Level = Literal["info", "warning", "error"]
+"""Info: nothing to do. Warning: the loss is touched. Error: what is trained on is not what it seems to be."""
+
+Confidence = Literal["low", "medium", "high"]
+"""High: the numbers leave one cause, or the config says so. Medium: they point to it. Low: something else may do it."""
+
+LEVELS: tuple[Level, ...] = ("info", "warning", "error")
 
 Status = Literal["appeared", "worse", "gone"]
 """Worse: its level rose, or an error became certain."""

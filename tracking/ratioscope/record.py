@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ratioscope import worst
-from ratioscope.correction import Correction
-from ratioscope.runconfig import DEFINITIONS_VERSION
-from ratioscope.slots import HISTOGRAMS
-from ratioscope.summary import RatioSummary
+from ratioscope._version import DEFINITIONS_VERSION
+from ratioscope.correction.rule import Correction
+from ratioscope.state import worst
+from ratioscope.state.slots import HISTOGRAMS
+from ratioscope.summary.summary import RatioSummary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratioscope.correction import Correction
-from ratioscope.observation import Observation
-from ratioscope.reduction import reduce
-from ratioscope.slots import COUNTS, MAXIMA, SUMS
+from ratioscope.batch.observation import Observation
+from ratioscope.correction.rule import Correction
+from ratioscope.state.slots import COUNTS, MAXIMA, SUMS
+from ratioscope.summary.reduce import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ratioscope.kernels import Kernel
-    from ratioscope.state import State
+    from ratioscope.state.arrays import State
+    from ratioscope.summary.kernels import Kernel
 
 CLOSE = 1e-12
 """By this share of the terms that a sum is of it may differ; counts, histograms and tables may not at all."""

@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.trackers.base import prefix_of
-from ratioscope_integrations.trackers.clients import ClientTracker
+from ratioscope_integrations.trackers.client import ClientTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

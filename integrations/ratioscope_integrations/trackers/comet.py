@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ratioscope.histogram import MAX_EXPONENT, representatives
+from ratioscope.state.histogram import MAX_EXPONENT, representatives
 from ratioscope.trackers.base import grouped
-from ratioscope_integrations.trackers.clients import ClientTracker
+from ratioscope_integrations.trackers.client import ClientTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

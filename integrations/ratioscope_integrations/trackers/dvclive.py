@@ -9,8 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.trackers.base import grouped
-from ratioscope_integrations.trackers.clients import ClientTracker
-from ratioscope_integrations.trackers.mlflow_config import clean_name
+from ratioscope_integrations.trackers.client import ClientTracker
+from ratioscope_integrations.trackers.mlflow.config import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.trackers.base import grouped
-from ratioscope_integrations.trackers.clients import ClientTracker
+from ratioscope_integrations.trackers.client import ClientTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratioscope.trackers.base import grouped
-from ratioscope_integrations.trackers.clients import ClientTracker
-from ratioscope_integrations.trackers.mlflow_config import clean_name
+from ratioscope_integrations.trackers.client import ClientTracker
+from ratioscope_integrations.trackers.mlflow.config import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ratioscope.histogram import Bins
+    from ratioscope.state.histogram import Bins
     from ratioscope.trackers.base import Row, RunContext
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.diagnosis import floor, places, policy, sampling, settings, values
-from ratioscope.diagnosis.findings import LEVELS, Cause, Diagnosis, Finding, NotChecked, Unchecked
+from ratioscope.diagnosis import floor, policy, positions, sampling, settings, values
+from ratioscope.diagnosis.findings import Cause, Diagnosis, Finding, NotChecked, Unchecked
 from ratioscope.diagnosis.run import Run
+from ratioscope.event import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -83,7 +84,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "shifted_alignment",
         "log-probabilities belong to the neighbouring token",
-        places.shifted,
+        positions.shifted,
         "Slice the trainer's logits one position earlier or later, and compare by token id.",
         "huggingface/trl#3681, vllm-project/vllm#28185",
         explains=(*_PLACES, *_TIME, *_SHAPES),
@@ -91,7 +92,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "eos_tokens",
         "the last token of rows is not the engine's",
-        places.last_token,
+        positions.last_token,
         "Mask out an end-of-sequence or template token that the harness appended; it was never sampled.",
         "NovaSky-AI/SkyRL#570",
         explains=("starts_at_a_position", "outliers", "mispaired_rows", "other_experts", *_SHAPES),
@@ -99,7 +100,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "speculative_tail",
         "the last few tokens are absurd",
-        places.tail,
+        positions.tail,
         "Leave room below max_model_len for the speculative tokens, or switch speculative decoding off.",
         "vllm-project/vllm#38711",
         explains=("starts_at_a_position", "mispaired_rows", *_SHAPES),
@@ -107,7 +108,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "mispaired_rows",
         "some rows are of another context",
-        places.mispaired_rows,
+        positions.mispaired_rows,
         "Check that completions come back in the order of their prompts, on every rank.",
         "huggingface/trl#6673, huggingface/trl#3098",
         explains=_SHAPES,
@@ -171,7 +172,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "starts_at_a_position",
         "the mismatch begins at a position",
-        places.starts_at_a_position,
+        positions.starts_at_a_position,
         "Test with kv_cache_dtype=auto, without quantization and without prefix caching.",
         "vllm-project/vllm#54035",
         explains=("outliers", "unexplained", "precision_noise"),

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from ratioscope.event import LEVELS, Confidence, Level
 
 if TYPE_CHECKING:
     from ratioscope.diagnosis.run import Run
-    from ratioscope.foreign_names import Name
-
-Level = Literal["info", "warning", "error"]
-"""Info: nothing to do. Warning: the loss is touched. Error: what is trained on is not what it seems to be."""
-
-Confidence = Literal["low", "medium", "high"]
-"""High: the numbers leave one cause, or the config says so. Medium: they point to it. Low: something else may do it."""
-
-LEVELS: tuple[Level, ...] = ("info", "warning", "error")
+    from ratioscope.runs.foreign.names import Name
 
 
 @dataclass(frozen=True)

@@ -6,26 +6,27 @@ import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from ratioscope.diagnosis import limits
-from ratioscope.diagnosis.findings import Confidence, Sign, Unchecked
+from ratioscope.diagnosis import thresholds
+from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.run import Run
+from ratioscope.event import Confidence
 
 
 def find_jump(parts: Sequence[Pool]) -> int | None:
     """Index of the part from which on the distance is several times what it was, at once; None if there is none."""
     values = _distances(parts)
-    if len(values) < limits.JUMP_PARTS:
+    if len(values) < thresholds.JUMP_PARTS:
         return None
     gaps = [later - earlier for earlier, later in pairwise(values)]
     at = 1 + max(range(len(gaps)), key=gaps.__getitem__)
     before, after = values[:at], values[at:]
     error = _error(parts[at - 1], parts[at])
     jumps = (
-        sum(after) / len(after) >= limits.JUMP_FACTOR * sum(before) / len(before)
-        and min(after) > limits.JUMP_APART * max(before)
-        and gaps[at - 1] >= limits.JUMP_SHARE * (max(values) - min(values))
-        and gaps[at - 1] >= limits.CERTAIN * error
+        sum(after) / len(after) >= thresholds.JUMP_FACTOR * sum(before) / len(before)
+        and min(after) > thresholds.JUMP_APART * max(before)
+        and gaps[at - 1] >= thresholds.JUMP_SHARE * (max(values) - min(values))
+        and gaps[at - 1] >= thresholds.CERTAIN * error
     )
     return at if jumps else None
 
@@ -33,19 +34,19 @@ def find_jump(parts: Sequence[Pool]) -> int | None:
 def is_growing(parts: Sequence[Pool]) -> bool:
     """Whether the distance grows with time, by size, order and certainty: all along, or until it levels off."""
     values = _distances(parts)
-    if len(values) < limits.GROWTH_PARTS:
+    if len(values) < thresholds.GROWTH_PARTS:
         return False
     first, last = _thirds(values)
-    if _order(values) >= limits.GROWTH_TAU and _grew(parts, len(first), limits.GROWTH_FACTOR):
+    if _order(values) >= thresholds.GROWTH_TAU and _grew(parts, len(first), thresholds.GROWTH_FACTOR):
         return True
     start = max(len(values) // 10, 1)
-    high = limits.LEVELLED * sum(last) / len(last)
+    high = thresholds.LEVELLED * sum(last) / len(last)
     climb = values[: 1 + next(at for at, value in enumerate(values) if value >= high)]
     return (
-        len(climb) >= limits.JUMP_PARTS
-        and _order(climb) >= limits.GROWTH_TAU
-        and min(values[len(first) :]) >= limits.GROWTH_FACTOR * sum(values[:start]) / start
-        and _grew(parts, start, limits.LEVELLED_FACTOR)
+        len(climb) >= thresholds.JUMP_PARTS
+        and _order(climb) >= thresholds.GROWTH_TAU
+        and min(values[len(first) :]) >= thresholds.GROWTH_FACTOR * sum(values[:start]) / start
+        and _grew(parts, start, thresholds.LEVELLED_FACTOR)
     )
 
 
@@ -54,7 +55,7 @@ def _grew(parts: Sequence[Pool], start: int, factor: float) -> bool:
     sides = parts[:start], parts[-len(_thirds(_distances(parts))[1]) :]
     before, after = (sum(_distances(side)) / len(side) for side in sides)
     errors = [math.hypot(*(part.distance_error for part in side)) / len(side) for side in sides]
-    return after >= factor * before and after - before >= limits.CERTAIN * math.hypot(*errors)
+    return after >= factor * before and after - before >= thresholds.CERTAIN * math.hypot(*errors)
 
 
 def _order(values: Sequence[float]) -> float:
@@ -66,8 +67,8 @@ def _order(values: Sequence[float]) -> float:
 def wrong_weights(run: Run) -> Sign | None:
     """Mean |d| jumps several times up between two windows and stays there."""
     parts, at = run.filled, run.jump
-    if len(parts) < limits.JUMP_PARTS:
-        msg = f"needs {limits.JUMP_PARTS} windows to see a jump; got {len(parts)}"
+    if len(parts) < thresholds.JUMP_PARTS:
+        msg = f"needs {thresholds.JUMP_PARTS} windows to see a jump; got {len(parts)}"
         raise Unchecked(msg)
     if at is None:
         return None
@@ -85,8 +86,8 @@ def wrong_weights(run: Run) -> Sign | None:
 def stale_weights(run: Run) -> Sign | None:
     """Mean |d| grows in order to at least twice, all along the run or until it levels off, and nothing resets it."""
     parts = run.filled
-    if len(parts) < limits.GROWTH_PARTS:
-        msg = f"needs {limits.GROWTH_PARTS} windows to see growth; got {len(parts)}"
+    if len(parts) < thresholds.GROWTH_PARTS:
+        msg = f"needs {thresholds.GROWTH_PARTS} windows to see growth; got {len(parts)}"
         raise Unchecked(msg)
     if not run.grows:
         return None
@@ -106,23 +107,22 @@ def stale_weights(run: Run) -> Sign | None:
 def grows_between_syncs(run: Run) -> Sign | None:
     """Mean |d| grows to at least twice over several windows, falls back at once, and does so at even distances."""
     parts = run.filled
-    if len(parts) < limits.GROWTH_PARTS or any(part.windows > 1 for part in parts):
-        msg = (
-            f"needs {limits.GROWTH_PARTS} windows that are not pooled; got {len(parts)} parts of {run.windows} windows"
-        )
+    if len(parts) < thresholds.GROWTH_PARTS or any(part.windows > 1 for part in parts):
+        msg = f"needs {thresholds.GROWTH_PARTS} windows that are not pooled; "
+        msg += f"got {len(parts)} parts of {run.windows} windows"
         raise Unchecked(msg)
     values = _distances(parts)
     resets = [
         at
         for at in range(1, len(values))
-        if values[at - 1] >= limits.RESET_FACTOR * values[at]
-        and values[at - 1] - values[at] >= limits.CERTAIN * _error(parts[at - 1], parts[at])
+        if values[at - 1] >= thresholds.RESET_FACTOR * values[at]
+        and values[at - 1] - values[at] >= thresholds.CERTAIN * _error(parts[at - 1], parts[at])
     ]
     periods = {later - earlier for earlier, later in pairwise(resets)}
-    if len(resets) < limits.RESETS or len(periods) != 1 or periods == {1}:
+    if len(resets) < thresholds.RESETS or len(periods) != 1 or periods == {1}:
         return None
     cycles = [values[at : at + min(periods)] for at in resets[:-1]]
-    if any(cycle[-1] < limits.RESET_FACTOR * cycle[0] for cycle in cycles):
+    if any(cycle[-1] < thresholds.RESET_FACTOR * cycle[0] for cycle in cycles):
         return None
     low, high = (sum(cycle[end] for cycle in cycles) / len(cycles) for end in (0, -1))
     text = f"{parts[0].measure} grows from {low:.3g} to {high:.3g} and falls back every {min(periods)} windows, "
@@ -144,14 +144,14 @@ def other_experts(run: Run) -> Sign | None:
 def outliers(run: Run) -> Sign | None:
     """Single tokens beyond 5 nats, anywhere."""
     pool = run.steady
-    absurd, n = pool.beyond(limits.TAIL_NATS), pool.enough(1)
+    absurd, n = pool.beyond(thresholds.TAIL_NATS), pool.enough(1)
     mode = _second_mode(pool)
     if mode is not None and run.number("trainer.num_experts") == 0:
         return Sign("warning", "low", f"{mode}; the model has no experts that would explain it")
-    if not absurd or absurd > limits.OUTLIER_SHARE * n:
+    if not absurd or absurd > thresholds.OUTLIER_SHARE * n:
         return None
     worst = pool.need("token/log_ratio/abs_max")
-    text = f"{absurd:,} of {n:,.0f} tokens have |d| > {limits.TAIL_NATS:g} (largest {worst:.3g})"
+    text = f"{absurd:,} of {n:,.0f} tokens have |d| > {thresholds.TAIL_NATS:g} (largest {worst:.3g})"
     if overflow := pool.get("counts/overflow"):
         text += f", {overflow:,.0f} of which overflow float32"
     return Sign("warning", "medium", text)
@@ -160,11 +160,11 @@ def outliers(run: Run) -> Sign | None:
 def _second_mode(pool: Pool) -> str | None:
     """Evidence of a mixture of two widths; None if the tail thins out as a tail does."""
     n, core = pool.enough(20), pool.abs_quantile(0.7)
-    for cut in limits.TAIL_CUTS:
+    for cut in thresholds.TAIL_CUTS:
         far = pool.beyond(cut)
         between = pool.beyond(cut / 2.0) - far
-        least, most = (share * n for share in limits.MODE_SHARE)
-        if max(least, limits.MODE_TOKENS) <= far <= most and far >= between and core * limits.MODE_CORE <= cut:
+        least, most = (share * n for share in thresholds.MODE_SHARE)
+        if max(least, thresholds.MODE_TOKENS) <= far <= most and far >= between and core * thresholds.MODE_CORE <= cut:
             text = (
                 f"{far / n:.1%} of tokens have |d| >= {cut:g} and only {between / n:.1%} lie between that and half of "
             )
@@ -177,25 +177,27 @@ def noise(run: Run) -> Sign | None:
     pool = run.steady
     apart, mean, spread = pool.abs_mean, pool.need("token/log_ratio/mean"), pool.need("token/log_ratio/std")
     slope, outside = pool.get("calibration/slope"), pool.need("outside/0.9_1.1")
-    if not apart or abs(mean) > limits.SYMMETRIC * spread + 0.5 * spread**2 + 4.0 * spread / math.sqrt(pool.enough(1)):
+    if not apart or abs(mean) > thresholds.SYMMETRIC * spread + 0.5 * spread**2 + 4.0 * spread / math.sqrt(
+        pool.enough(1)
+    ):
         return None
-    if slope is not None and abs(slope - 1.0) > 2.0 * limits.SLOPE_OFF:
+    if slope is not None and abs(slope - 1.0) > 2.0 * thresholds.SLOPE_OFF:
         return None
     text = f"d is symmetric: mean {mean:+.2g}, spread {spread:.2g}, mean |d| {apart:.2g}; {outside:.1%} of ratios are "
     text += "outside 0.9 to 1.1"
     dtypes = [str(run.setting(name)) for name in ("engine.dtype", "trainer.weights_dtype")]
     if "unknown" not in dtypes:
         text += f"; engine {dtypes[0]}, trainer {dtypes[1]}"
-    return Sign("warning" if apart >= limits.FAR else "info", "medium", text)
+    return Sign("warning" if apart >= thresholds.FAR else "info", "medium", text)
 
 
 def unexplained(run: Run) -> Sign | None:
     """Mean |d| is large and none of the other signatures fits."""
     pool = run.steady
-    if pool.abs_mean < limits.FAR:
+    if pool.abs_mean < thresholds.FAR:
         return None
     text, pearson = f"mean |d| is {pool.abs_mean:.3g} nats, and no signature fits", pool.get("calibration/pearson")
-    if pearson is None or pearson >= limits.STRANGERS:
+    if pearson is None or pearson >= thresholds.STRANGERS:
         return Sign("warning", "low", text)
     text += f"; both sides correlate by {pearson:.2f} only, as where other tokens or contexts are compared"
     return Sign("error", "low", text)
@@ -212,13 +214,13 @@ def length_collapse(run: Run) -> Sign | None:
         pool.need("token/log_ratio/mean"),
         pool.need("sequence/log_ratio/mean"),
     )
-    if rows < limits.COLLAPSE_ROWS:
-        msg = f"{rows:.0f} rows are too few; needs {limits.COLLAPSE_ROWS}"
+    if rows < thresholds.COLLAPSE_ROWS:
+        msg = f"{rows:.0f} rows are too few; needs {thresholds.COLLAPSE_ROWS}"
         raise Unchecked(msg)
     effective, length = pool.need("sequence/ess/raw"), pool.tokens / rows
-    wide = pool.need("sequence/log_ratio/std") >= limits.COLLAPSE_SPREAD
-    shrunk = abs(total) >= limits.COLLAPSE_NATS
-    if not (wide or shrunk or (effective <= limits.COLLAPSE_ESS and rows >= 1.5 / limits.COLLAPSE_ESS)):
+    wide = pool.need("sequence/log_ratio/std") >= thresholds.COLLAPSE_SPREAD
+    shrunk = abs(total) >= thresholds.COLLAPSE_NATS
+    if not (wide or shrunk or (effective <= thresholds.COLLAPSE_ESS and rows >= 1.5 / thresholds.COLLAPSE_ESS)):
         return None
     text = f"mean d {mean:+.3g} over {length:.0f} tokens makes {mean * length:+.3g} nats a row (measured {total:+.3g}, "
     text += (

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ratioscope.diagnosis.findings import Unchecked
-from ratioscope.histogram import representatives
+from ratioscope.state.histogram import representatives
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from ratioscope.summary import RatioSummary
+    from ratioscope.summary.summary import RatioSummary
 
 _PREFIX = "ratioscope/"
 _ABS = np.abs(representatives())
@@ -104,7 +104,7 @@ class Pool:
         return self.tokens
 
     def _counts(self, histogram: str) -> NDArray[np.int64]:
-        from ratioscope.slots import HISTOGRAMS
+        from ratioscope.state.slots import HISTOGRAMS
 
         counts: NDArray[np.int64] = self.state.histograms[HISTOGRAMS.index(histogram)].numpy()
         return counts

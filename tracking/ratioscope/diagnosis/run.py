@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from ratioscope.diagnosis import limits
+from ratioscope.config.lookup import UNKNOWN, lookup
+from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Unchecked
 from ratioscope.diagnosis.pool import Pool
-from ratioscope.runconfig import UNKNOWN, lookup
 
 if TYPE_CHECKING:
-    from ratioscope.correction import Correction
-    from ratioscope.foreign_names import Name
+    from ratioscope.correction.rule import Correction
     from ratioscope.record import Record
+    from ratioscope.runs.foreign.names import Name
 
 
 class Part(Protocol):
@@ -44,7 +44,7 @@ def pooled_with(parts: list[_P], window: _P, span: int) -> int:
         parts[-1] = parts[-1].merge(window)
     else:
         parts.append(window)
-    if len(parts) > limits.MOST_PARTS:
+    if len(parts) > thresholds.MOST_PARTS:
         pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
         parts[:] = [pair[0].merge(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
         return 2 * span
@@ -56,7 +56,7 @@ class Run:
 
     Args:
         windows: pools of one window each, in the order of their steps.
-        config: the run config, as :mod:`ratioscope.runconfig` makes it; empty if unknown.
+        config: the run config, as :mod:`ratioscope.config.snapshot` makes it; empty if unknown.
         correction: the rule in force, if known.
         foreign: what the numbers of another trainer's log are, by its keys; empty for a run that ratioscope logged.
     """
@@ -174,9 +174,9 @@ class Run:
         if self.jump is not None:
             end = self.jump
         elif self.grows:
-            most, end, near = max(1, end // 4), 1, limits.GROWTH_FACTOR * self.filled[0].abs_mean
+            most, end, near = max(1, end // 4), 1, thresholds.GROWTH_FACTOR * self.filled[0].abs_mean
             tokens = self.filled[0].tokens
-            while end < most and (tokens < limits.FEWEST_TOKENS or self.filled[end].abs_mean <= near):
+            while end < most and (tokens < thresholds.FEWEST_TOKENS or self.filled[end].abs_mean <= near):
                 tokens += self.filled[end].tokens
                 end += 1
         return self.filled[:end]
@@ -231,7 +231,7 @@ class Run:
         """
         alone = spread / math.sqrt(self.steady.enough(1))
         values = [(self.ratio_mean(part), part.tokens) for part in self.steady_parts]
-        if len(values) < limits.FEWEST_FOR_SCATTER:
+        if len(values) < thresholds.FEWEST_FOR_SCATTER:
             return alone
         total = sum(weight for _, weight in values)
         mean = sum(value * weight for value, weight in values) / total

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ratioscope.diagnosis import limits
+from ratioscope.config.lookup import UNKNOWN
+from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.run import Run
 from ratioscope.diagnosis.settings import truncating
-from ratioscope.runconfig import UNKNOWN
 
 
 class _Deficit(NamedTuple):
@@ -43,7 +43,7 @@ def support_truncation(run: Run) -> Sign | None:
     if level == "sequence" and rows:
         length = tokens / rows
         text += f"; over {length:.0f} tokens a sequence weight shrinks to {math.exp(length * _mean(run)):.2g}"
-    return Sign("error" if found.size >= limits.MASS_CUT_BAD else "warning", "high" if named else "medium", text)
+    return Sign("error" if found.size >= thresholds.MASS_CUT_BAD else "warning", "high" if named else "medium", text)
 
 
 def temperature(run: Run) -> Sign | None:
@@ -52,16 +52,16 @@ def temperature(run: Run) -> Sign | None:
     The mean ratio is not below 1.
     """
     pool = run.steady
-    n, slope = pool.enough(limits.FEWEST_TOKENS), pool.need("calibration/slope")
+    n, slope = pool.enough(thresholds.FEWEST_TOKENS), pool.need("calibration/slope")
     pearson, spread = pool.need("calibration/pearson"), pool.need("token/log_ratio/std")
-    if pearson < limits.SLOPE_PEARSON or abs(slope - 1.0) < limits.SLOPE_OFF or not spread:
+    if pearson < thresholds.SLOPE_PEARSON or abs(slope - 1.0) < thresholds.SLOPE_OFF or not spread:
         return None
     scale = slope / pearson  # of the trainer's spread over the rollout's
     wide = spread / math.sqrt(max(1.0 + scale**2 - 2.0 * pearson * scale, 1e-12))
     follows = abs(slope - 1.0) * wide / spread
     error = scale * math.sqrt(max(1.0 - pearson**2, 0.0) / n)
     errors = abs(slope - 1.0) / max(error, 1e-12)
-    if follows < limits.SLOPE_FOLLOWS or errors < limits.CLEAR or _deficit(run) is not None:
+    if follows < thresholds.SLOPE_FOLLOWS or errors < thresholds.CLEAR or _deficit(run) is not None:
         return None
     sampled, scored = run.number("sampling.temperature"), run.number("sampling.scoring_temperature")
     mode = run.setting("engine.logprobs_mode")
@@ -100,16 +100,16 @@ def _from_a_trainers_log(run: Run) -> Sign:
     names = ("sampling/raw_importance_sampling_ratio/mean", "sampling/importance_sampling_ratio/mean")
     rows = [(next((part.scalars[name] for name in names if name in part.scalars), None), part) for part in run.filled]
     pairs = [(mean, part.abs_mean) for mean, part in rows if mean is not None and mean > 0.0]
-    if len(pairs) < limits.FEWEST_FOR_SCATTER:
+    if len(pairs) < thresholds.FEWEST_FOR_SCATTER:
         msg = "needs the mean ratio of tokens, or a trainer's own log of several windows"
         raise Unchecked(msg)
     ratios = [mean for mean, _ in pairs]
     kept, apart = sum(ratios) / len(ratios), sum(apart for _, apart in pairs) / len(pairs)
     spread = math.sqrt(sum((ratio - kept) ** 2 for ratio in ratios) / (len(ratios) - 1))
     errors = (1.0 - kept) / max(spread / math.sqrt(len(ratios)), 1e-12)
-    low, high = limits.LOG_FITS
-    fits = max(ratios) < 1.0 - limits.MASS_CUT and low <= apart / -math.log(min(kept, 0.9999)) <= high
-    if not fits or errors < limits.CLEAR:
+    low, high = thresholds.LOG_FITS
+    fits = max(ratios) < 1.0 - thresholds.MASS_CUT and low <= apart / -math.log(min(kept, 0.9999)) <= high
+    if not fits or errors < thresholds.CLEAR:
         msg = "a trainer's own log has no count of tokens; its means do not show it and cannot exclude it"
         raise Unchecked(msg)
     text = (
@@ -131,9 +131,9 @@ def _mean(run: Run) -> float:
 
 def _is_constant(run: Run) -> bool:
     mean, spread = _mean(run), run.steady.need("token/log_ratio/std")
-    symmetric = mean > 0.0 or run.steady.need("token/raw/p99") < limits.ALL_BELOW
-    factor = limits.SHIFT_OVER_SPREAD if symmetric else limits.DOWN_OVER_SPREAD
-    return abs(mean) >= max(limits.SHIFT, factor * spread)
+    symmetric = mean > 0.0 or run.steady.need("token/raw/p99") < thresholds.ALL_BELOW
+    factor = thresholds.SHIFT_OVER_SPREAD if symmetric else thresholds.DOWN_OVER_SPREAD
+    return abs(mean) >= max(thresholds.SHIFT, factor * spread)
 
 
 def _deficit(run: Run) -> _Deficit | None:
@@ -143,14 +143,14 @@ def _deficit(run: Run) -> _Deficit | None:
         Unchecked: if there are too few tokens.
     """
     pool = run.steady
-    pool.enough(limits.FEWEST_TOKENS)
+    pool.enough(thresholds.FEWEST_TOKENS)
     low, high = pool.need("token/raw/p01"), pool.need("token/raw/p99")
-    if pool.need("token/log_ratio/std") > limits.WIDEST_SHIFT:
+    if pool.need("token/log_ratio/std") > thresholds.WIDEST_SHIFT:
         return None
     size = 1.0 - run.ratio_mean(pool)
     spread = pool.get("token/raw/std")
     spread = pool.need("token/log_ratio/std") if spread is None else spread  # nearly the same where it is narrow
     errors = size / max(run.ratio_error(spread), 1e-12)
-    if low < limits.LEAST_KEPT or high > math.exp(limits.ONE_SIDED):
+    if low < thresholds.LEAST_KEPT or high > math.exp(thresholds.ONE_SIDED):
         return None
-    return _Deficit(size, errors, low, high) if size >= limits.MASS_CUT and errors >= limits.CLEAR else None
+    return _Deficit(size, errors, low, high) if size >= thresholds.MASS_CUT and errors >= thresholds.CLEAR else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ratioscope.config.lookup import UNKNOWN
 from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.run import Run
-from ratioscope.runconfig import UNKNOWN
 
 _TRUNCATES: tuple[tuple[str, Callable[[float], bool]], ...] = (
     ("top_p", lambda value: value < 1.0),

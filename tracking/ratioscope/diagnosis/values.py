@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ratioscope.diagnosis import limits
+from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.run import Run
-from ratioscope.worst import tokens_of
+from ratioscope.state.worst import tokens_of
 
 
 def nothing_scored(run: Run) -> Sign | None:
@@ -51,7 +51,7 @@ def logits(run: Run) -> Sign | None:
         return None
     share = positive / max(positive + whole.tokens, 1.0)
     text = f"{positive:,.0f} rollout values are above 0, {share:.2%} of tokens"
-    return Sign("error", "high", text) if share >= limits.LOGITS else Sign("warning", "low", f"{text}: a few only")
+    return Sign("error", "high", text) if share >= thresholds.LOGITS else Sign("warning", "low", f"{text}: a few only")
 
 
 def missing(run: Run) -> Sign | None:
@@ -64,7 +64,7 @@ def missing(run: Run) -> Sign | None:
     share = total / (total + whole.tokens)
     kinds = ", ".join(f"{count:,.0f} {name}" for name, count in found.items() if count)
     return Sign(
-        "error" if share >= limits.MANY_MISSING else "warning",
+        "error" if share >= thresholds.MANY_MISSING else "warning",
         "high",
         f"{share:.2%} of tokens have no usable log-probability ({kinds}); they are in no statistic",
     )
@@ -100,11 +100,11 @@ def _zeros(run: Run) -> tuple[str, bool] | None:
         msg = "the journal is of a version that did not count zeros"
         raise Unchecked(msg)
     zeros, real = state.count("zero_rollout_logp"), state.count("zero_train_logp")
-    wrong = whole.below(limits.ZERO_WRONG)
+    wrong = whole.below(thresholds.ZERO_WRONG)
     excess = (zeros - real) / n
-    if excess < limits.ZERO_SHARE or wrong < max(1.0, limits.ZERO_WRONG_SHARE * excess * n):
+    if excess < thresholds.ZERO_SHARE or wrong < max(1.0, thresholds.ZERO_WRONG_SHARE * excess * n):
         return None
-    worst = [token for token in tokens_of(state.top.tokens.numpy()) if token.log_ratio <= limits.ZERO_WRONG]
+    worst = [token for token in tokens_of(state.top.tokens.numpy()) if token.log_ratio <= thresholds.ZERO_WRONG]
     if 2 * sum(token.rollout_logp == 0.0 for token in worst) < max(len(worst), 1):
         return None
     view = dict(zip(_slots(), state.sums.tolist(), strict=True))
@@ -113,10 +113,10 @@ def _zeros(run: Run) -> tuple[str, bool] | None:
     usual = -view["logp/x"] / rest if rest > 0.1 * n else None
     text = f"{zeros:,} of {n:,.0f} rollout log-probabilities are exactly 0 (the trainer has {real:,}); the trainer's "
     text += f"are {off:.3g} nats below 0 there on the average" + ("" if usual is None else f", {usual:.3g} elsewhere")
-    return text, usual is not None and off > limits.FILLER_FACTOR * usual + limits.FILLER_OFFSET
+    return text, usual is not None and off > thresholds.FILLER_FACTOR * usual + thresholds.FILLER_OFFSET
 
 
 def _slots() -> tuple[str, ...]:
-    from ratioscope.slots import SUMS
+    from ratioscope.state.slots import SUMS
 
     return SUMS

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratioscope.diagnosis.stored import diagnosis_of
-from ratioscope.foreign import sentence
-from ratioscope.report.cause import grave, gravest, where
-from ratioscope.report.comparison import config_differences, first_to_drift, labels
-from ratioscope.report.extras import require
-from ratioscope.report.reading import curve, rule
-from ratioscope.report.text import count, number, plain, shown
-from ratioscope.report.verdict import EXCLUDED, common_label, excluded, key_figures, verdict
-from ratioscope.report.worst_part import worst_table
+from ratioscope.extras import require
+from ratioscope.report.page.worst import worst_table
+from ratioscope.report.verdict.cause import grave, gravest, where
+from ratioscope.report.verdict.comparison import config_differences, first_to_drift, labels
+from ratioscope.report.verdict.line import curve, rule
+from ratioscope.report.verdict.verdict import EXCLUDED, common_label, excluded, key_figures, verdict
+from ratioscope.runs.foreign.adopt import sentence
+from ratioscope.runs.pooled import diagnosis_of
+from ratioscope.text import count, number, plain, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ratioscope.diagnosis import Diagnosis
-    from ratioscope.timeline import Timeline
+    from ratioscope.runs.timeline import Timeline
 
 _STYLES = {"good": "bold green", "note": "bold blue", "warning": "bold yellow", "bad": "bold red"}
 _CAUSE_STYLES = {"error": "bold red", "warning": "bold yellow"}

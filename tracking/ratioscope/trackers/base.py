@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from ratioscope.histogram import Bins
     from ratioscope.record import Record
+    from ratioscope.state.histogram import Bins
 
 
 @dataclass(frozen=True)

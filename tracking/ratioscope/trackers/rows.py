@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratioscope import metrics
-from ratioscope.histogram import even_bins, view_exponent
+from ratioscope.metrics import catalogue
+from ratioscope.state.histogram import even_bins, view_exponent
 from ratioscope.trackers.base import Row, prefix_of
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ratioscope.histogram import Bins
     from ratioscope.record import Record
+    from ratioscope.state.histogram import Bins
 
 SHOWN = ("token_log_ratio", "sequence_log_ratio", "corrected_log_ratio")
 """Histograms that trackers receive, under ``ratioscope/hist/``."""
@@ -25,7 +25,7 @@ class RowMaker:
     """Makes the rows of one run. Bin widths are chosen at a level's first record and kept, so that steps compare.
 
     Args:
-        detail: which scalars are sent, as in :mod:`ratioscope.metrics`.
+        detail: which scalars are sent, as in :mod:`ratioscope.metrics.metric`.
         exponents: bin widths ``2**exponent`` by level, where they are not to be chosen here.
 
     Attributes:
@@ -34,7 +34,7 @@ class RowMaker:
     """
 
     def __init__(self, detail: str = "standard", *, exponents: Mapping[str, int] | None = None) -> None:
-        self.wanted, self._carried = metrics.keys(detail), metrics.keys("headline")
+        self.wanted, self._carried = catalogue.keys(detail), catalogue.keys("headline")
         self._complete = detail == "full"
         self.exponents: dict[str, int] = dict(exponents or {})
 

@@ -1,0 +1,140 @@
+"""A row's histograms, places, fingerprint and worst tokens on the CPU: integers, the same to the bit everywhere."""
+
+# mypy: disable-error-code="untyped-decorator, assignment, no-any-return, return-value, arg-type"
+# pyright: reportReturnType=false, reportArgumentType=false, reportAssignmentType=false
+# Types are numba's in here: annotations say what is meant, but a float may be a numpy.float64.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS, MIN_EXPONENT, SUB_BUCKET_BITS, ZERO
+from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Hash, Kept, Row, Rule
+
+_PER_SIDE = ZERO - 1
+_SHIFT = MANTISSA_BITS - SUB_BUCKET_BITS
+_OFFSET = (EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS
+_BLOCK = 128
+
+
+@njit(inline="always")
+def bucket(bits: int) -> int:
+    """As :func:`ratioscope.state.histogram.bucket_index` has it."""
+    magnitude = ((bits & 0x7FFFFFFF) >> _SHIFT) - _OFFSET + 1
+    magnitude = min(max(magnitude, 0), _PER_SIDE + 1)
+    return ZERO - magnitude if bits < 0 else ZERO + magnitude
+
+
+@njit(nogil=True, error_model="numpy")
+def counted(row: Row, rule: Rule, n_outside: int, histograms: Array) -> None:
+    """Both histograms: the last, what the rule changes in the sum of the others."""
+    bits, valid, d, ratio = row.d.view(np.int32), row.valid, row.d, row.ratio
+    after = histograms[N_LANES]
+    index = row.after.view(np.int32)  # the weights are done with
+    for j in range(len(d)):
+        index[j] = bucket(bits[j])
+    for j in range(len(d)):  # neighbours are often alike, and would wait for each other in one histogram
+        histograms[j % N_LANES, index[j]] += valid[j]
+    if n_outside == 0:
+        return
+    bounds = np.array([rule.log_lower, rule.log_upper], dtype=np.float32).view(np.int32)
+    for j in range(len(d)):
+        if rule.acts == 1:
+            if d[j] > rule.log_upper or d[j] < rule.log_lower:
+                after[index[j]] -= valid[j]
+                after[bucket(bounds[1] if d[j] > rule.log_upper else bounds[0])] += valid[j]
+        elif ratio[j] < rule.lower or ratio[j] > rule.upper:
+            after[index[j]] -= valid[j]
+
+
+@njit(fastmath={"reassoc", "nsz"}, nogil=True, error_model="numpy")
+def _stretch(d: Array, start: int, stop: int, place: Array, cell: int) -> None:
+    total, absolute = 0.0, 0.0
+    for j in range(start, stop):
+        value = np.float64(d[j])
+        total += value
+        absolute += abs(value)
+    place[0, cell] += total
+    place[1, cell] += absolute
+    place[2, cell] += stop - start
+
+
+@njit(nogil=True, error_model="numpy")
+def placed(row: Row, n: int, place: Array) -> None:
+    """Sums by turn and tenth, a stretch of neighbours in one place at a time."""
+    mask, valid, d = row.mask, row.valid, row.d
+    position, turn, j, width, last = 0, -1, 0, len(row.d), -1
+    inside = False
+    while j < width and position < n:
+        if mask[j] == 0:
+            inside = False
+            j += 1
+            continue
+        if not inside:
+            inside = True
+            turn = min(turn + 1, N_TURNS - 1)
+        if valid[j] == 0:
+            j += 1
+            continue
+        tenth = N_TENTHS * position // n
+        reach = ((tenth + 1) * n + N_TENTHS - 1) // N_TENTHS - position  # valid tokens until the tenth ends
+        end = min(width, j + reach)
+        stop = end if n == width else j
+        while stop < end and valid[stop] != 0:
+            stop += 1
+        _stretch(d, j, stop, place, turn * N_TENTHS + tenth)
+        position += stop - j
+        last = stop - 1
+        j = stop
+    if last >= 0:
+        _stretch(d, last, last + 1, place, N_TURNS * N_TENTHS)
+
+
+@njit(nogil=True, error_model="numpy")
+def fingerprint(row: Row, token_ids: Array, advantage: int, hashing: Hash) -> int:
+    """As :mod:`ratioscope.state.tables` has it, of a row cut to start with its first masked-in token; integers wrap."""
+    powers, by, mask, valid = hashing.powers, hashing.multipliers, row.mask, row.valid
+    own, old = row.y.view(np.int32), row.x.view(np.int32)
+    a, b, c = np.int64(0), np.int64(0), np.int64(0)
+    for j in range(len(own)):
+        a += (np.int64(mask[j]) + np.int64(valid[j])) * powers[j]
+        b += np.int64(own[j]) * powers[j]
+        c += np.int64(old[j]) * powers[j]
+    total = a * by[0] + b * by[1] + c * by[2]
+    if len(token_ids):
+        e = np.int64(0)
+        for j in range(len(own)):
+            e += (token_ids[j] if mask[j] != 0 else 0) * powers[j]
+        total += e * by[3]
+    total += advantage
+    total = (total ^ (total >> 29)) * by[4]
+    return (total >> 12) & ((1 << 52) - 1)
+
+
+@njit(nogil=True, error_model="numpy")
+def worst(row: Row, at: int, first: int, fingerprint: int, spread: int, kept: Kept, smallest: int) -> int:
+    """Keeps what is among the worst so far; the slot of the smallest kept key."""
+    bits, valid, keys, where, logps = row.d.view(np.int32), row.valid, kept.keys, kept.where, kept.logps
+    start = (fingerprint >> 20) - (1 << 31)
+    position, upto = -1, 0
+    for block in range(0, len(bits), _BLOCK):
+        end, top = min(block + _BLOCK, len(bits)), np.int32(0)
+        for j in range(block, end):
+            top = max(top, bits[j] & np.int32(0x7FFFFFFF))
+        if top < keys[smallest] >> 32:
+            continue
+        for j in range(upto, block):
+            position += valid[j]
+        upto = end
+        for j in range(block, end):
+            position += valid[j]
+            size = np.int64(bits[j] & 0x7FFFFFFF)
+            if valid[j] != 0 and size >= keys[smallest] >> 32:
+                key = (size << 32) + ((start + position * spread + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+                if key > keys[smallest]:
+                    keys[smallest] = key
+                    where[0, smallest], where[1, smallest], where[2, smallest] = at, first + j, position
+                    logps[0, smallest], logps[1, smallest], logps[2, smallest] = row.d[j], row.y[j], row.x[j]
+                    smallest = np.argmin(keys)
+    return smallest

@@ -1,1 +1,0 @@
-"""Views that trackers are told to show."""

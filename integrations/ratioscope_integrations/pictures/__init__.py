@@ -1,0 +1,1 @@
+"""Pictures of distributions, for trackers that show images."""

@@ -1,0 +1,107 @@
+"""A run read from TensorBoard's event files: scalars of ours, or whatever another trainer logged of the two engines.
+
+Requires ``tensorboard``. Histograms are left where they are: their bins lost the empty ones at both ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratioscope.metrics import catalogue
+from ratioscope.runs.foreign import adopt
+from ratioscope.runs.foreign.config import config_of
+from ratioscope.runs.timeline import Timeline
+from ratioscope_integrations.trackers.points import count_windows, curves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratioscope_integrations.trackers.points import Point
+
+FILES = "events.out.tfevents.*"
+_DEEP = ("", "*/", "*/*/")
+"""Where files are looked for: the folder, and two levels below, as trainers have ``runs/NAME`` in theirs."""
+_CONFIG, _ARGUMENTS = "ratioscope/config/text_summary", "args/text_summary"
+"""Texts: ratioscope's run config, and the arguments that transformers' callback writes."""
+
+
+def read(rest: str) -> Timeline:
+    """Reads the run whose event files are in a folder, or in the only folder below it that has any.
+
+    Raises:
+        ImportError: if ``tensorboard`` is missing.
+        FileNotFoundError: if there is no event file.
+        LookupError: if there are several runs, or none that speaks of the two engines.
+    """
+    try:
+        from tensorboard.backend.event_processing import event_accumulator
+    except ImportError as error:
+        msg = 'reading event files needs tensorboard; install it with: pip install "ratioscope[tensorboard]"'
+        raise ImportError(msg) from error
+    place = _place(Path(rest))
+    sizes = {event_accumulator.SCALARS: 0, event_accumulator.TENSORS: 1}
+    events = event_accumulator.EventAccumulator(str(place), size_guidance=sizes, purge_orphaned_data=False)
+    events.Reload()
+    timeline = Timeline(name=_name(place), source=f"tensorboard:{place}", config=_config(events))
+    timeline.scalars = curves(_points(events))
+    timeline.windows = count_windows(timeline.scalars)
+    if not timeline.windows:
+        msg = f"got {place}, whose event files have no statistic of the two engines; known are ratioscope's, "
+        msg += f"{adopt.KNOWN}"
+        raise LookupError(msg)
+    return timeline
+
+
+def _place(path: Path) -> Path:
+    """The event file, or the folder that has the files of one run."""
+    if path.is_file():
+        return path
+    for deep in _DEEP:
+        folders = sorted({found.parent for found in path.glob(f"{deep}{FILES}")})
+        if len(folders) > 1:
+            names = ", ".join(str(folder.relative_to(path)) for folder in folders[:8])
+            msg = f"got {path}, which has the event files of {len(folders)} runs; expected one of its folders: {names}"
+            raise LookupError(msg)
+        if folders:
+            return folders[0]
+    msg = f"got {path}; expected a folder with TensorBoard's event files, {FILES}, and found none"
+    raise FileNotFoundError(msg)
+
+
+def _name(place: Path) -> str:
+    folder = place.resolve() if place.is_dir() else place.resolve().parent
+    return folder.name
+
+
+def _points(events: Any) -> Mapping[str, list[Point]]:
+    """Points by a timeline's key: ours, or where none is ours another trainer's."""
+    tags = {tag: adopt.split_key(tag) for tag in events.Tags()["scalars"]}
+    known = catalogue.keys("full")
+    ours = {tag: key for tag, key in tags.items() if key[1] in known}
+    if not any(plain.startswith(adopt.OWN) for _, plain in ours.values()):
+        ours = {tag: key for tag, key in tags.items() if adopt.is_known(tag)}
+    points: dict[str, list[Point]] = {}
+    for tag, key in ours.items():
+        found = [(event.step, int(1000 * event.wall_time), event.value) for event in events.Scalars(tag)]
+        points.setdefault("".join(key), []).extend(point for point in found if math.isfinite(point[2]))
+    return points
+
+
+def _config(events: Any) -> Mapping[str, Any]:
+    """The run config, as far as it is there."""
+    tags = events.Tags()["tensors"]
+    ours = _json(events, _CONFIG) if _CONFIG in tags else {}
+    return ours or (config_of(_json(events, _ARGUMENTS)) if _ARGUMENTS in tags else {})
+
+
+def _json(events: Any, tag: str) -> dict[str, Any]:
+    """The object that a text holds, fenced or not; empty if it holds none."""
+    text = events.Tensors(tag)[-1].tensor_proto.string_val[0].decode(errors="replace")
+    try:
+        found = json.loads(text.strip().removeprefix("```json").removesuffix("```"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

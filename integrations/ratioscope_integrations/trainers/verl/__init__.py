@@ -1,0 +1,7 @@
+"""verl: a recorder for its rollout correction."""
+
+from __future__ import annotations
+
+from ratioscope_integrations.trainers.verl.recorder import VerlRecorder, correction_from, mode_of, report_to_of
+
+__all__ = ["VerlRecorder", "correction_from", "mode_of", "report_to_of"]

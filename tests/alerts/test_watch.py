@@ -1,0 +1,381 @@
+"""The diagnosis while a run goes on: what is told, once; what it does; and that it costs nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import ratioscope as rs
+from ratioscope.alerts.changes import News
+from ratioscope.alerts.watch import FIRST_WINDOWS, MOST_WAITING, Watch
+from ratioscope.cli.diagnose import run as diagnose_command
+from ratioscope.delivery.background import ALERT_TRIES, Background
+from ratioscope.diagnosis import Diagnosis, Finding, NotChecked, Run, diagnose
+from ratioscope.incidents import Incidents
+from ratioscope.journal.schema import FILE
+from ratioscope.trackers.rows import RowMaker
+from tests.support.synthetic import Spec, records
+from tests.support.synthetic_faults import zero
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BIASED = {"sampling": {"top_p": 0.8, "temperature": 1.0}}
+PATIENCE_S = 60.0
+
+
+def finding(name: str, level: str = "warning", confidence: str = "medium") -> Finding:
+    """A finding."""
+    return Finding(name, "meaning", level, confidence, "numbers", (1, 9), "do this", "source")  # type: ignore[arg-type]
+
+
+def look(
+    news: News, *findings: Finding, explained: Iterable[str] = (), unclear: Iterable[str] = (), **options: Any
+) -> list[str]:
+    """Has the news look at a diagnosis of these findings, and says what is told."""
+    not_checked = tuple(NotChecked(name, "too few") for name in unclear)
+    events = news.after(Diagnosis(findings, not_checked, (), tuple(explained), 5, (1, 9)), **options)
+    return [f"{event.name} {event.status}" + (f" because {event.because}" if event.because else "") for event in events]
+
+
+def faulty(windows: int, **spec: Any) -> list[rs.Record]:
+    """Records of a run whose engine gave no log-probability for half of the tokens, and 0 was put in."""
+    return list(records(Spec(windows=windows, rows=8, **{"after": zero(0.5), **spec}), np.random.default_rng(3)))
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Until something holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Every warning of ours."""
+    return [r.getMessage() for r in caplog.records if r.name == "ratioscope" and r.levelno == logging.WARNING]
+
+
+def test_a_finding_is_told_once_after_two_looks() -> None:
+    """A warning is told when two looks in a row show it, once; an error of high confidence at the first."""
+    news = News()
+    noisy, certain = finding("outliers"), finding("zero_filled", "error", "high")
+    assert look(news, noisy) == []
+    assert look(news) == []
+    assert look(news, noisy) == []
+    assert look(news, noisy) == ["outliers appeared"]
+    assert look(news, certain, noisy) == ["zero_filled appeared"]
+    assert look(news, certain, noisy) == []
+    assert news.open_counts == {"warning": 1, "error": 1}
+
+
+def test_what_is_graver_is_told_again() -> None:
+    """A finding whose level rises is told as worse, also where only its confidence made it certain; a fall is not."""
+    news = News()
+    look(news, finding("outliers"))
+    assert look(news, finding("outliers")) == ["outliers appeared"]
+    assert look(news, finding("outliers", "error")) == []
+    assert look(news, finding("outliers", "error")) == ["outliers worse"]
+    assert look(news, finding("outliers", "error", "high")) == ["outliers worse"]
+    assert look(news, finding("outliers")) == look(news, finding("outliers", "error", "high")) == []
+
+
+def test_what_is_gone_is_told_and_noise_does_not_flap() -> None:
+    """It is gone after two looks without it, but not for a check that could not be made; the second time takes four."""
+    news, noisy = News(), finding("outliers")
+    look(news, noisy)
+    look(news, noisy)
+    assert look(news, unclear=["outliers"]) == look(news, unclear=["outliers"]) == []
+    assert look(news) == []
+    assert look(news) == ["outliers gone"]
+    assert news.open_counts == {"warning": 0, "error": 0}
+    assert [look(news, noisy) for _ in range(4)] == [[], [], [], ["outliers appeared"]]
+    assert [look(news) for _ in range(4)] == [[], [], [], ["outliers gone"]]
+
+
+def test_the_last_look_decides_alone() -> None:
+    """What the last look shows for the first time is told: there is no second one to wait for."""
+    assert look(News(), finding("outliers"), last=True) == ["outliers appeared"]
+
+
+def test_what_the_config_said_is_confirmed_not_told_again() -> None:
+    """Numbers that show what the config said already are no news unless they are graver; nothing is told of info."""
+    for level, told in (("warning", " because sampling_settings"), ("error", "")):
+        news = News()
+        before = news.before(diagnose(Run((), BIASED)))
+        assert [(event.name, event.is_news, event.step) for event in before] == [("sampling_settings", True, 0)]
+        measured = finding("support_truncation", level)
+        shown = [look(news, measured, explained=["sampling_settings"]) for _ in range(2)]
+        gone = "sampling_settings gone because support_truncation"
+        assert shown == [[], [f"support_truncation appeared{told}", gone]]
+        assert news.open_counts is not None
+        assert sum(news.open_counts.values()) == 1
+        assert news.before(diagnose(Run((), BIASED))) == []  # trackers were opened again, as by an evaluation
+    assert look(News(), finding("precision_noise", "info"), last=True) == []
+
+
+def test_an_event_reaches_tracker_journal_log_and_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A fault is told to a tracker, kept in the journal, logged once with its remedy, and counted in later rows."""
+    tracker = rs.MemoryTracker()
+    run = faulty(FIRST_WINDOWS + 3)
+    with rs.Recorder(report_to=[tracker], output_dir=tmp_path, config=BIASED) as recorder:
+        assert recorder.should_stop is False
+        for record in run[:-1]:
+            recorder.write(record)
+        wait_for(lambda: recorder._news.open_counts and recorder._news.open_counts["error"])
+        recorder.write(run[-1])
+    names = [(event.name, event.status, event.level) for event in tracker.events]
+    assert names[0] == ("sampling_settings", "appeared", "warning")
+    assert ("zero_filled", "appeared", "error") in names
+    assert len({*names}) == len(names)
+    first, last = tracker.rows[0].scalars, tracker.rows[-1].scalars
+    assert (first["ratioscope/events/warnings"], first["ratioscope/events/errors"]) == (1.0, 0.0)
+    assert last["ratioscope/events/errors"] == 1.0
+    with rs.JournalReader(tmp_path) as journal:
+        assert journal.events() == tracker.events
+    (line,) = [text for text in said(caplog) if "zero_filled" in text]
+    assert "Leave missing log-probabilities missing" in line
+    assert not recorder.should_stop
+    assert not recorder.incidents.counts
+
+
+def test_a_healthy_run_has_no_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a fault nothing is told; both counts are 0 from the first look on and absent before."""
+    tracker = rs.MemoryTracker()
+    run = faulty(FIRST_WINDOWS + 1, after=lambda *_: None)
+    with rs.Recorder(report_to=[tracker], output_dir=tmp_path) as recorder:
+        for record in run[:-1]:
+            recorder.write(record)
+        wait_for(lambda: recorder._news.open_counts is not None)
+        recorder.write(run[-1])
+    assert tracker.events == []
+    assert "ratioscope/events/errors" not in tracker.rows[0].scalars
+    assert [tracker.rows[-1].scalars[f"ratioscope/events/{level}s"] for level in ("warning", "error")] == [0.0, 0.0]
+    assert said(caplog) == []
+
+
+def test_evaluations_have_no_counts() -> None:
+    """A row of an evaluation carries no count of open findings: it is of the training."""
+    with rs.Recorder() as recorder:
+        recorder._news.open_counts = {"warning": 2, "error": 0}
+        (record,) = faulty(1)
+        kept = recorder.write(record)
+        assert RowMaker().make(kept).scalars["ratioscope/events/warnings"] == 2.0
+        other = recorder.write(rs.Record(1, "eval", 0.0, record.scalars, record.summary))
+        assert not [key for key in other.health if "events" in key]
+
+
+@pytest.mark.parametrize("action", ["stop", "callable", "warn", None])
+@pytest.mark.filterwarnings("ignore::ratioscope.FindingWarning")
+def test_only_a_run_that_asks_for_it_is_stopped(action: str | None) -> None:
+    """With "stop" a certain error ends the training, with a callable its True; with "warn" or None nothing does."""
+    heard: list[rs.Event] = []
+    threads: set[threading.Thread] = set()
+
+    def judge(event: rs.Event) -> bool:
+        heard.append(event)
+        threads.add(threading.current_thread())
+        return event.name == "zero_filled"
+
+    on_finding: Any = judge if action == "callable" else action
+    recorder = rs.Recorder(on_finding=on_finding)
+    for record in faulty(FIRST_WINDOWS):
+        recorder.write(record)
+    wait_for(lambda: recorder._news.open_counts and recorder._news.open_counts["error"])
+    wait_for(lambda: on_finding is None or recorder._reaction._waiting)
+    assert not recorder.should_stop
+    recorder.merge(step=9)
+    assert recorder.should_stop is (action in ("stop", "callable"))
+    recorder.close()
+    assert recorder.should_stop is (action in ("stop", "callable"))
+    recorder.start_anew()
+    assert not recorder.should_stop
+    if action == "callable":
+        assert heard
+        assert threads == {threading.current_thread()}
+
+
+def test_warn_is_a_python_warning() -> None:
+    """With "warn" a finding is a Python warning of a class of its own, with evidence and remedy."""
+    recorder = rs.Recorder(on_finding="warn", config=BIASED)
+    recorder.open()
+    with pytest.warns(rs.FindingWarning, match=r"sampling_settings \(warning\).*top_p=0.8.*Set top_p=1"):
+        recorder.merge(step=1)
+    recorder.close()
+
+
+def test_an_action_that_raises_costs_nothing() -> None:
+    """A callable that raises is an incident, and training goes on."""
+    recorder = rs.Recorder(on_finding=lambda event: 1 / 0, config=BIASED)
+    recorder.open()
+    recorder.merge(step=1)
+    recorder.close()
+    assert recorder.incidents.counts == {"on_finding: ZeroDivisionError": 1}
+    assert not recorder.should_stop
+
+
+def test_an_unknown_action_is_refused() -> None:
+    """Anything else than the names or a callable raises at set-up."""
+    with pytest.raises(ValueError, match=r"got on_finding='halt'; expected \"warn\", \"stop\""):
+        rs.Recorder(on_finding="halt")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got on_finding of type int"):
+        rs.Recorder(on_finding=3)  # type: ignore[arg-type]
+
+
+class Deaf(rs.MemoryTracker):
+    """Takes rows, and raises at each event."""
+
+    background: bool = False  # type: ignore[misc]
+    tries = 0
+
+    def alert(self, event: rs.Event) -> None:
+        """Raises."""
+        self.tries += 1
+        msg = "no alerts today"
+        raise OSError(msg)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_alert_that_fails_is_one_warning(
+    background: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tracker that cannot tell an event costs one warning, gets every row, and is not tried for ever."""
+    monkeypatch.setattr("ratioscope.delivery.background.FIRST_DELAY_S", 0.01)
+    tracker = Deaf()
+    tracker.background = background
+    with rs.Recorder(report_to=[tracker], config=BIASED, close_timeout=PATIENCE_S) as recorder:
+        for record in faulty(2):
+            recorder.write(record)
+        wait_for(lambda: tracker.tries == (ALERT_TRIES if background else 1))
+    assert [row.step for row in tracker.rows] == [1, 2]
+    assert recorder.incidents.counts == {"memory alert: OSError": tracker.tries}
+    assert len([text for text in said(caplog) if "no alerts today" in text]) == 1
+
+
+def test_a_tracker_without_alert_gets_rows_alone() -> None:
+    """A tracker that has no ``alert`` is served as ever, in the background too."""
+
+    class Plain:
+        name = "plain"
+
+        def __init__(self) -> None:
+            self.rows: list[rs.Row] = []
+
+        def write(self, row: rs.Row) -> None:
+            self.rows.append(row)
+
+    served = Background(Plain(), Incidents())  # type: ignore[arg-type]
+    served.alert(rs.Event("a", "appeared", "error", "high", "m", "e", "r", 1, 0.0, 0, 1))
+    assert served.tell()
+    assert not served.queued()
+
+
+def test_texts_are_bounded_and_say_what_to_do() -> None:
+    """A title is shorter than 64 characters, a text has evidence and remedy, and an event survives JSON."""
+    event = rs.Event("long_name_" * 9, "worse", "error", "low", "it is off", "3 of 4", "Do this.", 7, 1.0, 1, 2, None)
+    assert len(event.title) < 64
+    assert event.text == "Step 7: it is off; 3 of 4 (low confidence). Do this."
+    assert rs.Event.from_json(event.to_json()) == event
+
+
+def test_an_older_journal_is_read_and_continued(tmp_path: Path) -> None:
+    """A journal of the version before events has none, and a run that continues it adds the table."""
+    with rs.Recorder(output_dir=tmp_path) as recorder:
+        recorder.write(faulty(1)[0])
+    connection = sqlite3.connect(tmp_path / "ratioscope" / FILE)
+    connection.executescript("DROP TABLE event; PRAGMA user_version = 1;")
+    connection.close()
+    with rs.JournalReader(tmp_path) as journal:
+        assert journal.events() == []
+        assert len(list(journal.records())) == 1
+    with rs.Recorder(output_dir=tmp_path, config=BIASED) as recorder:
+        recorder.open(restored_step=1)
+    with rs.JournalReader(tmp_path) as journal:
+        assert [event.name for event in journal.events()] == ["sampling_settings"]
+
+
+def test_events_of_repeated_steps_are_left_out(tmp_path: Path) -> None:
+    """An event beyond the checkpoint that a later attempt continues from is superseded, as its records are."""
+    with rs.Recorder(output_dir=tmp_path) as recorder:
+        for record in faulty(FIRST_WINDOWS):
+            recorder.write(record)
+    with rs.JournalReader(tmp_path) as journal:
+        assert [event.name for event in journal.events()] == ["zero_filled"]
+    with rs.Recorder(output_dir=tmp_path) as recorder:
+        recorder.open(restored_step=FIRST_WINDOWS - 1)
+    with rs.JournalReader(tmp_path) as journal:
+        assert journal.events() == []
+
+
+def test_diagnose_shows_what_was_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``ratioscope diagnose`` says when a finding was first told."""
+    from argparse import Namespace
+
+    from ratioscope.cli.ranges import Steps
+
+    with rs.Recorder(output_dir=tmp_path) as recorder:
+        for record in faulty(FIRST_WINDOWS):
+            recorder.write(record)
+    assert diagnose_command(Namespace(path=str(tmp_path), steps=Steps(), json=False)) == 1
+    assert "step 3: zero_filled appeared, error" in capsys.readouterr().out
+
+
+def test_a_full_queue_leaves_windows_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the thread cannot keep up, windows are left out and counted, and adding one never waits."""
+    incidents = Incidents()
+    watch = Watch({}, lambda event: None, incidents=incidents, news=News())
+    monkeypatch.setattr("ratioscope.alerts.watch.FIRST_WINDOWS", math.inf)  # the thread is never started
+    (record,) = faulty(1)
+    for _ in range(MOST_WAITING + 2):
+        watch.add(record)
+    watch.close(1.0)
+    assert incidents.counts == {"diagnosis queue full": 2}
+
+
+def test_an_end_does_not_wait_for_a_diagnosis_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``close`` waits for the last look a bounded time; what that says afterwards is not told."""
+    go, told = threading.Event(), []
+    monkeypatch.setattr("ratioscope.diagnosis.diagnose", lambda run: go.wait(PATIENCE_S) and diagnose(run))
+    incidents = Incidents()
+    watch = Watch({}, told.append, incidents=incidents, news=News())
+    for record in faulty(FIRST_WINDOWS):
+        watch.add(record)
+    watch.close(0.05)
+    assert incidents.counts == {"diagnosis did not finish": 1}
+    go.set()
+    assert watch._thread is not None
+    watch._thread.join(PATIENCE_S)
+    assert told == []
+
+
+def test_a_forked_child_diagnoses_nothing() -> None:
+    """A child that was forked while a run is watched takes no window and ends at once."""
+    watch = Watch({}, lambda event: None, incidents=Incidents(), news=News())
+    run = faulty(FIRST_WINDOWS)
+    for record in run:
+        watch.add(record)
+    child = os.fork()
+    if child == 0:
+        watch.add(run[0])
+        watch.close(PATIENCE_S)
+        os._exit(len(watch._waiting) > FIRST_WINDOWS)
+    assert os.waitpid(child, 0)[1] == 0
+    watch.close(PATIENCE_S)
+
+
+def test_windows_that_come_one_by_one_are_diagnosed_as_all_at_once() -> None:
+    """A run that grows gives at each length the diagnosis of its records so far, and keeps few pools."""
+    run = faulty(6, after=lambda *_: None, behind=lambda at: 0.02 * at)
+    growing = Run((), {})
+    for at, record in enumerate(run, start=1):
+        growing.add(record)
+        assert diagnose(growing) == diagnose(run[:at])

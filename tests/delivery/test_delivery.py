@@ -1,0 +1,486 @@
+"""Delivery from the journal: everything once and in order, however often a tracker fails, and nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import ratioscope as rs
+from ratioscope.delivery import background
+from ratioscope.delivery.background import BATCH, Background
+from ratioscope.delivery.fanout import Fanout
+from ratioscope.incidents import Incidents
+from ratioscope.journal.targets import open_target
+from ratioscope.journal.targets import targets as targets_of
+from ratioscope.journal.writer import Journal
+from ratioscope.trackers.base import RunContext
+from ratioscope.trackers.memory import MemoryTracker
+from tests.support.fake_trackers import RECORDS, Buffering, OneByOne, Server, Together, register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+KINDS = pytest.mark.parametrize("kind", [OneByOne, Together])
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracker that failed is tried again soon, and one that did not gets its next rows soon."""
+    monkeypatch.setattr(background, "PAUSE_S", 0.002)
+    monkeypatch.setattr(background, "FIRST_DELAY_S", 0.005)
+    monkeypatch.setattr(background, "LONGEST_DELAY_S", 0.02)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A backend, let go at the end."""
+    server = Server()
+    yield server
+    server.go.set()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+
+
+def record(step: int) -> rs.Record:
+    """A record of a step."""
+    return replace(RECORDS[1 + step % 7], step=step)
+
+
+class Run:
+    """Journal and fan-out of one process, as a recorder puts them together."""
+
+    def __init__(self, folder: Path, *trackers: Any, reporters: dict[str, object] | None = None, close_s: float = 10.0):
+        self.incidents = Incidents()
+        self.journal = Journal(folder, config={})
+        context = RunContext(output_dir=folder)
+        self.fanout = Fanout(trackers, context, incidents=self.incidents, reporters=reporters, journal=self.journal)
+        self.served = {sink.tracker.name: sink.tracker for sink in self.fanout._sinks}
+        for tracker in self.served.values():
+            if isinstance(tracker, Background):
+                tracker._timeout = close_s
+        self.fanout.open()
+
+    def write(self, *steps: int) -> None:
+        """Commits and sends records."""
+        for step in steps:
+            one = record(step)
+            self.fanout.write(one, identifier=self.journal.append(one))
+
+    def missing(self) -> dict[str, int]:
+        """Rows that each target does not have, by tracker."""
+        return {target.tracker: target.count_missing() for target in targets_of(self.journal)}
+
+    def close(self) -> None:
+        """Ends the process's part."""
+        self.fanout.close()
+        self.journal.close()
+
+
+@KINDS
+def test_every_record_arrives_once_and_in_order(tmp_path: Path, server: Server, kind: Any) -> None:
+    """A live tracker receives each record of the journal once, oldest first, and is closed once."""
+    run = Run(tmp_path, kind(server))
+    run.write(*range(1, 201))
+    run.close()
+    assert server.runs == {"run-1": list(range(1, 201))}
+    assert server.closed == 1
+    assert run.served["fake"].delivered == 200
+    assert run.served["fake"].failed == 0
+    assert not run.incidents.counts
+
+
+def test_rows_that_waited_go_together(tmp_path: Path, server: Server) -> None:
+    """What gathered while the tracker was busy goes through write_many, a full batch at a time."""
+    server.hangs = True
+    run = Run(tmp_path, Together(server))
+    run.write(1)
+    assert server.waiting.wait(10)
+    run.write(*range(2, 2 * BATCH + 2))
+    server.hangs = False
+    server.go.set()
+    run.close()
+    assert sorted(server.runs["run-1"]) == list(range(1, 2 * BATCH + 2))
+    assert max(server.batches) == BATCH
+    assert len(server.batches) <= 4
+
+
+@KINDS
+def test_a_tracker_that_comes_back_gets_everything(tmp_path: Path, server: Server, kind: Any) -> None:
+    """After five failures everything arrives once; the failures are counted and said once."""
+    server.failures = 5
+    run = Run(tmp_path, kind(server))
+    run.write(*range(1, 31))
+    eventually(lambda: len(server.rows) == 30)
+    run.close()
+    assert server.runs == {"run-1": list(range(1, 31))}
+    assert run.served["fake"].failed == 5
+    assert run.incidents.counts == {"fake write: ConnectionError": 5}
+
+
+@KINDS
+def test_a_failure_in_the_middle_doubles_nothing(tmp_path: Path, server: Server, kind: Any) -> None:
+    """A tracker that fails at one row is tried again from that row on."""
+    run = Run(tmp_path, kind(server))
+    run.write(1, 2, 3)
+    eventually(lambda: run.missing()["fake"] == 0)
+    server.failures = 3
+    run.write(4, 5)
+    eventually(lambda: run.missing()["fake"] == 0)
+    run.close()
+    assert server.runs == {"run-1": [1, 2, 3, 4, 5]}
+    assert run.served["fake"].delivered == 5
+
+
+def test_rows_before_the_failing_one_are_counted(tmp_path: Path, server: Server) -> None:
+    """Of a batch that breaks, what a tracker had taken row by row counts as delivered, and is not sent again."""
+    server.breaks_at = 3
+    run = Run(tmp_path, OneByOne(server))
+    run.write(1, 2, 3, 4)
+    eventually(lambda: run.served["fake"].failed > 1)
+    assert (run.served["fake"].delivered, run.missing()) == (2, {"fake": 2})
+    server.breaks_at = None
+    run.close()
+    assert server.runs == {"run-1": [1, 2, 3, 4]}
+
+
+def test_a_dead_tracker_does_not_slow_a_live_one(tmp_path: Path, server: Server) -> None:
+    """While one tracker hangs and one fails for ever, a third has everything at once."""
+    hanging, failing = Server(hangs=True), Server(failures=10**9)
+    run = Run(tmp_path, Together(hanging, "hanging"), Together(failing, "failing"), Together(server), close_s=0.2)
+    start = time.monotonic()
+    run.write(*range(1, 51))
+    eventually(lambda: len(server.rows) == 50)
+    assert time.monotonic() - start < 5
+    assert run.missing() == {"hanging": 50, "failing": 50, "fake": 0}
+    run.close()
+    hanging.go.set()
+
+
+def test_enqueueing_takes_no_time_with_every_tracker_down(tmp_path: Path, server: Server) -> None:
+    """The 99th percentile of handing a record over is under 2 ms while one tracker hangs and another fails."""
+    server.hangs = True
+    run = Run(tmp_path, Together(server), Together(Server(failures=10**9), "failing"), close_s=0.1)
+    took = []
+    for step in range(1, 1001):
+        one = record(step)
+        identifier = run.journal.append(one)
+        start = time.perf_counter()
+        run.fanout.write(one, identifier=identifier)
+        took.append(time.perf_counter() - start)
+    run.close()
+    assert sorted(took)[989] < 0.002
+
+
+def test_health_takes_no_time_with_thousands_waiting(tmp_path: Path, server: Server) -> None:
+    """Counting what waits stays under 2 ms at the 99th percentile, also with 2000 records that a dead tracker lacks."""
+    server.hangs = True
+    run = Run(tmp_path, Together(server), close_s=0.1)
+    run.write(*range(1, 2001))
+    took = []
+    for _ in range(200):
+        start = time.perf_counter()
+        health = run.fanout.health()
+        took.append(time.perf_counter() - start)
+    run.close()
+    assert health["ratioscope/delivery/fake/queued"] == 2000
+    assert sorted(took)[197] < 0.002
+
+
+@pytest.mark.parametrize("down", ["hanging", "failing"])
+def test_close_is_bounded_and_says_what_is_left(
+    tmp_path: Path, server: Server, down: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Closing with a dead tracker takes its time and no more, and names the count and the command."""
+    server.hangs, server.failures = down == "hanging", 10**9
+    run = Run(tmp_path, Together(server), close_s=0.3)
+    run.write(*range(1, 8))
+    start = time.monotonic()
+    with caplog.at_level(logging.WARNING, logger="ratioscope"):
+        run.close()
+    assert time.monotonic() - start < 1.5
+    (said,) = [each.getMessage() for each in caplog.records if "7 rows" in each.getMessage()]
+    assert f"ratioscope sync {tmp_path} --to fake" in said
+
+
+def test_dead_trackers_are_waited_for_at_the_same_time(tmp_path: Path) -> None:
+    """With three trackers that hang, closing takes as long as with one."""
+    servers = [Server(hangs=True) for _ in range(3)]
+    run = Run(tmp_path, *(Together(each, f"t{index}") for index, each in enumerate(servers)), close_s=0.5)
+    run.write(1)
+    start = time.monotonic()
+    run.close()
+    assert time.monotonic() - start < 1.2
+    for each in servers:
+        each.go.set()
+
+
+def test_a_tracker_that_was_given_up_sends_no_more(tmp_path: Path, server: Server) -> None:
+    """A tracker that comes back after the end takes no row that the journal could not note."""
+    server.hangs = True
+    run = Run(tmp_path, Together(server), close_s=0.1)
+    run.write(1, 2, 3)
+    assert server.waiting.wait(10)
+    run.close()
+    server.go.set()
+    run.served["fake"]._thread.join(10)  # type: ignore[union-attr]
+    assert server.rows == []
+
+
+@KINDS
+def test_a_later_attempt_delivers_what_was_left(tmp_path: Path, server: Server, kind: Any) -> None:
+    """A second process continues the run that the first had opened, and sends what it could not."""
+    first = Run(tmp_path, kind(server), close_s=0.1)
+    first.write(1, 2)
+    eventually(lambda: first.missing()["fake"] == 0)
+    server.failures = 10**9
+    first.write(3, 4)
+    first.close()
+    server.failures = 0
+    tracker = kind(server)
+    second = Run(tmp_path, tracker)
+    second.write(5)
+    second.close()
+    assert server.runs == {"run-1": [1, 2, 3, 4, 5]}
+    assert tracker.run.identity == {"run_id": "run-1"}
+
+
+def test_what_was_left_needs_no_new_record(tmp_path: Path, server: Server) -> None:
+    """A later attempt sends what an earlier one left before it has a record of its own."""
+    server.failures = 10**9
+    first = Run(tmp_path, Together(server), close_s=0.1)
+    first.write(1, 2)
+    first.close()
+    server.failures = 0
+    second = Run(tmp_path, Together(server))
+    eventually(lambda: server.runs == {"run-1": [1, 2]})
+    second.close()
+
+
+def test_no_run_is_opened_for_nothing(tmp_path: Path, server: Server) -> None:
+    """A training that ends before its first record leaves no empty run in a tracker."""
+    Run(tmp_path, Together(server)).close()
+    assert server.runs == {}
+
+
+def test_the_trainers_runs_get_their_attempt_alone(tmp_path: Path, server: Server) -> None:
+    """Where the trainer opened the run, each attempt has a target of its own and its own records only."""
+    for steps in ((1, 2), (3, 4)):
+        tracker = Together(server)
+        run = Run(tmp_path, tracker, reporters={"fake": object()})
+        run.write(*steps)
+        run.close()
+        assert tracker.run is not None
+        assert tracker.run.identity is None
+    assert server.runs == {"run-1": [1, 2], "run-2": [3, 4]}
+    with Journal(tmp_path, config={}) as journal:
+        targets = [(target.owned, target.attempt, target.identity) for target in targets_of(journal)]
+    assert targets == [(False, 1, {"run_id": "run-1"}), (False, 2, {"run_id": "run-2"})]
+
+
+def test_a_tracker_that_opens_late_misses_nothing(tmp_path: Path, server: Server) -> None:
+    """Rows that came before the trainer had its run are taken from the journal, however many they are."""
+
+    class Late(Together):
+        ready = False
+
+        def open(self, run: RunContext) -> bool:
+            return self.ready and super().open(run)
+
+    tracker = Late(server)
+    run = Run(tmp_path, tracker)
+    run.write(*range(1, 101))
+    tracker.ready = True
+    run.close()
+    assert server.runs == {"run-1": list(range(1, 101))}
+    assert not run.incidents.counts
+
+
+def test_a_tracker_that_never_opens_is_counted(
+    tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a tracker without a run did not get is said with its number."""
+
+    class Never(Together):
+        def open(self, run: RunContext) -> bool:
+            return False
+
+    run = Run(tmp_path, Never(server))
+    run.write(*range(1, 101))
+    with caplog.at_level(logging.WARNING, logger="ratioscope"):
+        run.close()
+    assert "never had a run; 100 rows were not sent" in caplog.text
+
+
+def test_a_run_that_can_count_is_believed(tmp_path: Path, server: Server) -> None:
+    """A backend that says it has the first two rows receives the others again, and nothing before them."""
+    first = Run(tmp_path, Together(server))
+    first.write(1, 2, 3, 4)
+    first.close()
+    server.runs["run-1"] = [1, 2]
+
+    class Counting(Together):
+        received = 2
+
+    second = Run(tmp_path, Counting(server))
+    second.write(5)
+    second.close()
+    assert server.runs == {"run-1": [1, 2, 3, 4, 5]}
+
+
+def test_what_is_only_buffered_counts_at_the_end(tmp_path: Path, server: Server) -> None:
+    """Rows that a tracker only hands on are not noted as delivered before it has closed without an error."""
+    run = Run(tmp_path, Buffering(server))
+    run.write(1, 2, 3)
+    eventually(lambda: run.served["fake"].delivered == 3)
+    assert run.journal.query("SELECT COUNT(*) FROM delivery") == [(0,)]
+    run.close()
+    assert server.runs == {"chosen-fake": [1, 2, 3]}
+    with Journal(tmp_path, config=None) as journal:
+        assert [target.count_missing() for target in targets_of(journal)] == [0]
+
+
+@pytest.mark.parametrize("arrived", [0, 2, 3], ids=["nothing", "a part", "everything"])
+def test_a_buffer_that_was_lost_is_sent_again(
+    tmp_path: Path, server: Server, arrived: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the last upload failed nobody knows what arrived: all is missing until the run itself is asked."""
+    run = Run(tmp_path, Buffering(server))
+    run.write(1, 2, 3)
+    eventually(lambda: run.served["fake"].delivered == 3)
+    server.failures = 1
+    with caplog.at_level(logging.WARNING, logger="ratioscope"):
+        run.close()
+    assert "has not taken 3 rows" in caplog.text
+    server.runs["chosen-fake"] += range(1, arrived + 1)
+    second = Run(tmp_path, Buffering(server))
+    second.write(4)
+    second.close()
+    assert server.runs == {"chosen-fake": [1, 2, 3, 4]}
+
+
+def test_a_run_is_known_before_it_is_opened(tmp_path: Path, server: Server) -> None:
+    """An id that the tracker chose is kept before any record can fill the disk, so that no second run can appear."""
+    server.hangs = True
+    run = Run(tmp_path, Buffering(server), close_s=0.1)
+    assert [target.identity for target in targets_of(run.journal)] == [{"run_id": "chosen-fake"}]
+    run.write(1)
+    assert server.waiting.wait(10)
+    run.close()
+
+
+def test_reset_is_what_missing_says(tmp_path: Path) -> None:
+    """Reset forgets every mark and takes the first records as received, in the order of writing."""
+    with Journal(tmp_path, config={}) as journal:
+        identifiers = [journal.append(record(step)) for step in (1, 2, 3, 2, 3)]
+        target = open_target(journal, "fake", owned=True)
+        target.mark(identifiers, oldest_first=True)
+        assert target.count_missing() == 0
+        for received, missing in ((5, []), (3, [2, 3]), (0, [1, 2, 3, 2, 3]), (9, [])):
+            target.reset(received)
+            assert [each.step for _, each in target.missing(10)] == missing
+            assert target.count_missing() == len(missing)
+
+
+def test_marks_may_have_gaps(tmp_path: Path) -> None:
+    """A record marked out of order leaves the earlier ones missing, also for a target that is read anew."""
+    with Journal(tmp_path, config={}) as journal:
+        identifiers = [journal.append(record(step)) for step in (1, 2, 3)]
+        target = open_target(journal, "fake", owned=True)
+        target.mark([identifiers[1]])
+        target.mark([identifiers[1]])
+        assert [each.step for _, each in target.missing(10)] == [1, 3]
+        assert [each.step for _, each in target.missing(1)] == [1]
+        (again,) = targets_of(journal)
+        assert again.count_missing() == 2
+
+
+def test_bins_stay_over_attempts(tmp_path: Path, server: Server) -> None:
+    """A later attempt keeps the widths that the journal's first record gave, whatever its own first record is."""
+    first = Run(tmp_path, Together(server))
+    first.write(1)
+    first.close()
+    logps = -torch.rand(4, 16) - 0.1
+    wide = rs.summarize(logps + 3 * torch.randn(4, 16), logps, torch.ones(4, 16))
+    second = Run(tmp_path, Together(server))
+    one = rs.Record(2, "train", 2.0, wide.metrics(), wide)
+    second.fanout.write(one, identifier=second.journal.append(one))
+    second.close()
+    key = "ratioscope/hist/token_log_ratio"
+    before, after = (row.histograms[key].edges.tolist() for row in server.rows)
+    assert before == after
+
+
+def test_no_thread_is_left(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening and closing a recorder again and again leaves no thread behind."""
+    trackers = [Together(server), Together(Server(failures=10**9), "failing")]
+    register(monkeypatch, *trackers)
+    before = threading.active_count()
+    for number in range(5):
+        with rs.Recorder(report_to=["fake", "failing"], output_dir=tmp_path / str(number)) as recorder:
+            recorder.write(record(1))
+    assert threading.active_count() == before
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("ratioscope")] == []
+
+
+def test_a_forked_child_leaves_the_trackers_alone(tmp_path: Path, server: Server) -> None:
+    """A child process that closes what it inherited neither writes to a backend nor closes it."""
+    run = Run(tmp_path, Inline(server))
+    run.write(1)
+    child = os.fork()
+    if child == 0:
+        run.fanout.write(record(2))
+        run.fanout.close()
+        os._exit(0 if (len(server.rows), server.closed) == (1, 0) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    run.close()
+    assert server.closed == 1
+
+
+class Inline(OneByOne):
+    """A tracker that is written to on the training thread."""
+
+    background = False
+
+
+def test_trackers_alike_share_a_row_and_a_commit(tmp_path: Path) -> None:
+    """Inline trackers get one row, made once, and one statement notes it for those that took it, and no other."""
+
+    class Named(MemoryTracker):
+        def __init__(self, name: str, *, fails: bool = False) -> None:
+            super().__init__()
+            self.name = name  # type: ignore[misc]
+            self.fails = fails
+
+        def write(self, row: rs.Row) -> None:
+            if self.fails:
+                msg = "no room"
+                raise OSError(msg)
+            super().write(row)
+
+    first, second, third = Named("first"), Named("second"), Named("third", fails=True)
+    run = Run(tmp_path, first, second, third)
+    said: list[str] = []
+    run.journal._connection.set_trace_callback(said.append)
+    run.write(1)
+    run.journal._connection.set_trace_callback(None)
+    assert first.rows[0] is second.rows[0]
+    assert run.missing() == {"first": 0, "second": 0, "third": 1}
+    assert [text.split()[:2] for text in said if "delivery" in text] == [["INSERT", "OR"]]
+    assert not {"BEGIN", "COMMIT"} & {text.split()[0] for text in said}
+    health = run.fanout.health()
+    assert [health[f"ratioscope/delivery/{name}/failed"] for name in ("first", "second", "third")] == [0, 0, 1]
+    run.close()

@@ -1,0 +1,190 @@
+"""However a process ends: the journal is whole, no second run appears anywhere, and the end does not take long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratioscope.journal.reader import JournalReader
+from ratioscope.journal.schema import FILE
+from tests.support.exit_scenarios import STEPS
+from tests.support.readback import read_mlflow, read_tensorboard
+
+pytestmark = [pytest.mark.slow, pytest.mark.trackers, pytest.mark.trl]
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENS = "ratioscope/counts/tokens"
+LONGEST_S = 15.0
+COMPLETE = "Nothing is missing."
+
+
+@dataclass
+class Ended:
+    """A process that is over.
+
+    Attributes:
+        said: steps whose flush had returned.
+        code: exit code, negative for a signal.
+        errors: what it wrote to stderr.
+        seconds: from its last step, or the signal, to its end.
+    """
+
+    said: list[int]
+    code: int
+    errors: str
+    seconds: float
+
+
+def environment() -> dict[str, str]:
+    """Of a process that uses trackers, with no setting of the machine's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "WANDB_"))}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "WANDB_MODE": "offline"}
+
+
+def deliver(folder: Path, *arguments: str) -> str:
+    """What ``ratioscope sync`` says; in a process of its own, as trackers keep threads and state."""
+    command = [sys.executable, "-m", "ratioscope", "sync", str(folder / "out"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=folder, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def end(scenario: str, folder: Path, *trackers: str, by: signal.Signals | None = None) -> Ended:
+    """Runs a scenario to its end, sending a signal once all steps were said."""
+    command = [sys.executable, str(ROOT / "tests" / "support" / "exit_scenarios.py"), scenario, str(folder), *trackers]
+    said: list[int] = []
+    with (
+        (folder / "stderr.txt").open("w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(), cwd=folder
+        ) as process,
+    ):
+        assert process.stdout is not None
+        since = time.monotonic()
+        for line in process.stdout:
+            if line.strip().isdigit():
+                said.append(int(line))
+                since = time.monotonic()
+                if by is not None and said[-1] == STEPS:
+                    process.send_signal(by)
+                    by = None
+        code = process.wait(120)
+        seconds = time.monotonic() - since
+    return Ended(said, code, (folder / "stderr.txt").read_text(), seconds)
+
+
+def check_journal(folder: Path, said: list[int]) -> None:
+    """Every flushed record is there, and the file is whole."""
+    with sqlite3.connect(folder / "out" / "ratioscope" / FILE) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+    with JournalReader(folder / "out") as reader:
+        present = {record.step for record in reader.records(superseded=True)}
+    assert said
+    assert set(said) <= present
+
+
+def mlflow_runs(folder: Path) -> list[Any]:
+    """Every MLflow run of the folder."""
+    from mlflow import MlflowClient
+
+    if not (folder / "out" / "mlflow.db").exists():
+        return []
+    client = MlflowClient(f"sqlite:///{folder / 'out' / 'mlflow.db'}")
+    return list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]))
+
+
+def check_one_run(folder: Path) -> None:
+    """There is at most one run in either tracker, and after a delivery it has each record once."""
+    deliver(folder)
+    (run,) = mlflow_runs(folder)
+    points = read_mlflow(f"sqlite:///{folder / 'out' / 'mlflow.db'}", run.info.run_id).metrics[TOKENS]
+    steps = [point.step for point in points]
+    assert steps == sorted(set(steps))
+    assert set(range(1, STEPS + 1)) <= set(steps)
+    assert len(list((folder / "out").rglob("run-*.wandb"))) <= 1
+    assert not [path for path in folder.iterdir() if path.name in ("mlruns", "mlflow.db", "wandb")]
+
+
+def test_sigterm_ends_a_training(tmp_path: Path) -> None:
+    """SIGTERM with nobody to handle it leaves a whole journal, from which the tracker's one run is completed."""
+    ended = end("waits_for_a_signal", tmp_path, "mlflow", by=signal.SIGTERM)
+    assert (ended.code, ended.said) == (-signal.SIGTERM, [1, 2, 3, 4]), ended.errors[-2000:]
+    assert ended.seconds < LONGEST_S
+    check_journal(tmp_path, ended.said)
+    check_one_run(tmp_path)
+
+
+def test_an_interrupt_ends_the_runs(tmp_path: Path) -> None:
+    """After Ctrl-C the run that was opened has everything and is not left running."""
+    ended = end("waits_for_a_signal", tmp_path, "mlflow", by=signal.SIGINT)
+    assert ended.said == [1, 2, 3, 4]
+    assert "KeyboardInterrupt" in ended.errors
+    assert ended.seconds < LONGEST_S
+    check_journal(tmp_path, ended.said)
+    (run,) = mlflow_runs(tmp_path)
+    assert run.info.status == "FINISHED"
+    assert deliver(tmp_path) == COMPLETE
+    check_one_run(tmp_path)
+
+
+def test_an_exception_ends_the_runs(tmp_path: Path) -> None:
+    """A fault in the user's code is theirs: it is raised as it was, and what was recorded is delivered."""
+    ended = end("raises", tmp_path, "mlflow", "wandb")
+    assert ended.code == 1
+    assert ended.errors.rstrip().endswith("RuntimeError: a fault of the user's")
+    assert ended.seconds < LONGEST_S
+    check_journal(tmp_path, ended.said)
+    (run,) = mlflow_runs(tmp_path)
+    assert run.info.status == "FINISHED"
+    check_one_run(tmp_path)
+
+
+@pytest.mark.parametrize("scenario", ["vanishes", "leaves"])
+def test_a_loop_that_does_not_close(tmp_path: Path, scenario: str) -> None:
+    """A process that ends right after a flush, also without any clean-up, has lost no record."""
+    ended = end(scenario, tmp_path, "mlflow")
+    assert (ended.code, ended.said) == (0, [1, 2, 3, 4]), ended.errors[-2000:]
+    assert ended.seconds < LONGEST_S
+    check_journal(tmp_path, ended.said)
+    deliver(tmp_path, "--to", "mlflow")
+    check_one_run(tmp_path)
+
+
+def test_tensorboard_has_what_counts_as_delivered(tmp_path: Path) -> None:
+    """Rows in an event file of our own are on disk when their flush returns, whatever then becomes of the process."""
+    ended = end("vanishes", tmp_path, "tensorboard")
+    assert ended.said == [1, 2, 3, 4]
+    (folder,) = {path.parent for path in tmp_path.rglob("events.out.tfevents.*")}
+    assert [step for step, _ in read_tensorboard(folder).scalars[TOKENS]] == [1, 2, 3, 4]
+    assert deliver(tmp_path) == COMPLETE
+
+
+@pytest.mark.parametrize("trackers", [["mlflow"], ["wandb", "mlflow"]], ids=["mlflow", "both"])
+def test_forked_workers_change_nothing(tmp_path: Path, trackers: list[str]) -> None:
+    """Workers that are forked while a recorder is open neither write, nor open a run, nor keep the process alive."""
+    ended = end("workers", tmp_path, *trackers)
+    assert (ended.code, ended.said) == (0, [1, 2, 3, 4]), ended.errors[-2000:]
+    assert ended.seconds < LONGEST_S
+    check_journal(tmp_path, ended.said)
+    assert deliver(tmp_path) == COMPLETE
+    check_one_run(tmp_path)
+
+
+def test_a_training_with_workers(tmp_path: Path) -> None:
+    """A TRL training whose DataLoader forks workers is recorded as any other."""
+    ended = end("trains_with_workers", tmp_path, "mlflow")
+    assert ended.code == 0, ended.errors[-2000:]
+    assert ended.seconds < LONGEST_S
+    check_journal(tmp_path, ended.said)
+    assert deliver(tmp_path) == COMPLETE
+    check_one_run(tmp_path)

@@ -1,0 +1,132 @@
+"""What a vLLM server says of itself, asked over loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ratioscope.config.lookup import UNKNOWN
+from ratioscope_integrations.engines.vllm import engine_settings, sampling_settings, server_settings_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODELS = {"data": [{"id": "mine", "root": "some/model", "max_model_len": 512}]}
+INFO = {
+    "vllm_config": {
+        "model_config": {"dtype": "torch.bfloat16", "logprobs_mode": "processed_logprobs", "quantization": None},
+        "cache_config": {"cache_dtype": "auto", "enable_prefix_caching": True},
+        "parallel_config": {"tensor_parallel_size": 2},
+        "speculative_config": None,
+    },
+    "vllm_env": {},
+}
+ANSWERS = {"/version": {"version": "0.31.0"}, "/v1/models": MODELS}
+
+
+@contextmanager
+def server(answers: dict[str, Any], *, delay: float = 0.0, key: str | None = None) -> Iterator[tuple[str, list[str]]]:
+    """A server with these answers by path, its address, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            time.sleep(delay)
+            path = self.path.partition("?")[0]
+            allowed = key is None or self.headers["Authorization"] == f"Bearer {key}"
+            self.send_response(401 if not allowed else 200 if path in answers else 404)
+            self.end_headers()
+            if allowed and path in answers:
+                self.wfile.write(json.dumps(answers[path]).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{httpd.server_address[1]}", asked
+        finally:
+            httpd.shutdown()
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
+def test_a_server_in_development_mode_tells_everything(path: str) -> None:
+    """`/server_info` has the engine's settings, `/version` and `/v1/models` the rest; wherever the address ends."""
+    with server({**ANSWERS, "/server_info": INFO}) as (address, asked):
+        settings = server_settings_from(address + path)
+    assert asked == ["/version", "/v1/models", "/server_info?config_format=json"]
+    assert settings["vllm_version"] == "0.31.0"
+    assert (settings["model"], settings["max_model_len"]) == ("some/model", 512)
+    assert (settings["dtype"], settings["quantization"], settings["tensor_parallel_size"]) == ("bfloat16", "none", 2)
+    assert (settings["logprobs_mode"], settings["prefix_caching"]) == ("processed_logprobs", True)
+    assert settings["enforce_eager"] == UNKNOWN
+    assert settings.keys() > engine_settings(None).keys()
+
+
+def test_start_options_fill_what_a_server_does_not_tell() -> None:
+    """Without `/server_info` the options of `vllm serve` are believed, and defaults stay unknown."""
+    options = "--dtype float16 --kv_cache_dtype=fp8 -tp 4 --enable-prefix-caching --no-enforce-eager --port 9"
+    with server(ANSWERS) as (address, _):
+        settings = server_settings_from(address, start_options=options)
+        assert settings == server_settings_from(address, start_options=options.split())
+    assert (settings["dtype"], settings["kv_cache_dtype"], settings["tensor_parallel_size"]) == ("float16", "fp8", 4)
+    assert (settings["prefix_caching"], settings["enforce_eager"]) == (True, False)
+    assert settings["logprobs_mode"] == UNKNOWN
+    with server({**ANSWERS, "/server_info": INFO}) as (address, _):
+        assert server_settings_from(address, start_options=options)["dtype"] == "bfloat16"
+
+
+def test_a_key_opens_and_is_not_recorded() -> None:
+    """A server behind a key is asked with it, and neither the key nor a password in a path is in the answer."""
+    models = {"data": [{"root": "https://me:hunter22@host/model", "max_model_len": 8}]}
+    with server({"/v1/models": models}, key="k3y-of-the-server") as (address, _):
+        settings = server_settings_from(address, api_key="k3y-of-the-server")
+        with pytest.raises(ConnectionError, match="no vLLM answers at"):
+            server_settings_from(address)
+    assert settings["max_model_len"] == 8
+    assert "hunter22" not in str(settings)
+    assert "k3y" not in str(settings)
+
+
+def test_nobody_there_is_said_in_time() -> None:
+    """A closed port, a server that hangs and one that is no vLLM are errors, after the timeout at most."""
+    with server(ANSWERS) as (address, _):
+        pass
+    with pytest.raises(ConnectionError, match=f"no vLLM server answers at {address}"):
+        server_settings_from(address)
+    with server(ANSWERS, delay=1.0) as (address, _):
+        start = time.monotonic()
+        with pytest.raises(ConnectionError, match="timed out"):
+            server_settings_from(address, timeout=0.1)
+        assert time.monotonic() - start < 1.0
+    with server({}) as (address, _), pytest.raises(ConnectionError, match="expected the address of a running"):
+        server_settings_from(address)
+    with pytest.raises(ValueError, match="got base_url='localhost:8000'"):
+        server_settings_from("localhost:8000")
+
+
+def test_sampling_settings_name_what_reshapes() -> None:
+    """Sampling parameters become the run config's section, with what changes the distribution by name."""
+    params = SimpleNamespace(
+        temperature=0.7, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, logit_bias={5: 1.0}
+    )
+    assert sampling_settings(params, scoring_temperature=0.7) == {
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "scoring_temperature": 0.7,
+        "overridden": [],
+        "reshaped_by": ["logit_bias"],
+    }
+    assert sampling_settings(object())["top_p"] == UNKNOWN

@@ -1,0 +1,124 @@
+"""The benchmarks measure what they say, and the ratios that are committed hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import docs, guard, memory, peers, table
+from benchmarks.__main__ import main
+from benchmarks.batches import RULE, Case
+from benchmarks.harness import WARM_UP, Row, exponent, interleave
+from ratioscope.summary import kernels
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_contenders_take_turns_and_warming_up_does_not_count() -> None:
+    """Each is called as often as the others, never one alone, and a slow first call leaves the median as it is."""
+    calls: list[str] = []
+
+    def first_is_slow() -> None:
+        if "a" not in calls:
+            time.sleep(0.2)
+        calls.append("a")
+
+    times = interleave({"a": first_is_slow, "b": lambda: calls.append("b")}, seconds=0.0, least=4, most=4)
+    assert calls[2 * WARM_UP :] == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert len(calls) == 2 * (WARM_UP + 4)
+    assert times["a"] < 100.0
+
+
+def test_exponents() -> None:
+    """The exponent of a power law is found; that of a constant is 0."""
+    sizes = [10.0, 100.0, 1000.0]
+    assert exponent(sizes, [3.0 * size**1.5 for size in sizes]) == pytest.approx(1.5)
+    assert exponent(sizes, [7.0] * 3) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_memory_is_that_of_the_peak() -> None:
+    """What torch and numpy hold at the peak is counted, what was freed before is not."""
+    size = 2**20
+
+    def work() -> None:
+        for _ in range(3):
+            torch.ones(size, dtype=torch.uint8)
+
+    assert memory.peak(work) == pytest.approx(size, rel=0.01)
+    assert memory.peak(lambda: np.ones(size, np.uint8)) == pytest.approx(size, rel=0.01)
+
+
+def test_what_trl_logs_is_restated_rightly() -> None:
+    """The block that stands for TRL gives the numbers of a plain computation."""
+    batch = Case(8, 32).make()
+    d, mask = (batch.train.double() - batch.rollout.double()).numpy(), batch.mask.numpy()
+    ratio, gap = np.minimum(np.exp(d), RULE.upper or np.inf)[mask], np.abs(d)[mask]
+    expected = [gap.mean(), gap.max(), ratio.min(), ratio.mean(), ratio.max()]
+    assert list(peers.trl(batch).values()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_rows_survive_the_file_and_replace_their_part(tmp_path: Path) -> None:
+    """A file keeps the rows of parts that were not run again."""
+    file = tmp_path / "bench.json"
+    old, other = Row("a", "x", "y", 1.0), Row("b", "x", "y", None, note="not run")
+    new = Row("a", "x", "y", 2.0, ratios={"TRL": 0.5}, targets={"TRL": 0.4, "verl": 1.0})
+    table.write([old, other], file)
+    table.write([new], file)
+    assert table.read(file) == [other, new]
+    assert table.verdict(new) == "TRL <= 0.4: NOT met; verl <= 1: not measured"
+
+
+def test_the_page_takes_up_what_was_measured() -> None:
+    """The page has one place for the tables; what is met, what is not, and what was not run are all told."""
+    rows = [
+        Row(
+            "observe", "64x4096 padded float32", "full set", 1.0, ratios={"TRL": 0.9, "verl": 0.3}, targets={"TRL": 1.0}
+        ),
+        Row("memory", "64x4096 padded float32", "full set", 10.0, "bytes", ratios={"one": 2.0}, targets={"one": 1.0}),
+    ]
+    page = docs.PAGE.read_text(encoding="utf-8")
+    done = docs.replaced(docs.replaced(page, "anything"), docs.render(rows))
+    assert "| ≤ 1 × TRL | 0.9 × TRL | yes |" in done
+    assert "| ≤ 1 × one | 2 × one | **no** |" in done
+    assert "anything" not in done
+    assert done.partition(docs.BEGIN)[0] == page.partition(docs.BEGIN)[0]
+    assert done.partition(docs.END)[2] == page.partition(docs.END)[2]
+
+
+def test_the_guard_tells_what_is_worse_by_more_than_half() -> None:
+    """A ratio of 1.5 times the reference passes, one above does not, and one without a reference is not held."""
+    assert guard.worse({"a": 1.5, "b": 1.51, "c": 9.0}, {"a": 1.0, "b": 1.0}) == ["b"]
+
+
+@pytest.mark.slow
+def test_ratios_hold(tmp_path: Path) -> None:
+    """No ratio of the short form is worse than the committed one by more than half, in any of three tries.
+
+    In a process of its own, as the committed ones were measured: what a block costs depends on the memory that was
+    allocated before it.
+    """
+    file = tmp_path / "bench.json"
+    environment = {name: value for name, value in os.environ.items() if name != kernels.SWITCH}
+    command = [sys.executable, "-m", "benchmarks", "guard", "--output", str(file)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    now = {row.name: row.ratios["reference"] for row in table.read(file) if row.subject == "guard"}
+    assert {name for name in guard.expected() if not name.endswith("/ verl")} <= set(now)
+    assert {name: ratio for name, ratio in now.items() if ratio > guard.FACTOR} == {}
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_the_other_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flush over real processes and memory print their table."""
+    assert main(["flush", "memory", "--short", "--output", str(tmp_path / "bench.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "4 gloo processes" in shown
+    assert "1024 simulated ranks" in shown

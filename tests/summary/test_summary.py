@@ -1,0 +1,312 @@
+"""RatioSummary: what it takes, what it keeps, and what it says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ratioscope as rs
+from ratioscope.state import histogram
+from ratioscope.state.slots import COUNTS, HISTOGRAMS, SUMS, TURNS
+from ratioscope.summary.summary import PACKED_SIZE
+
+RAW = "sampling/raw_importance_sampling_ratio/"
+FRACTION = "sampling/frac_modified_importance_sampling_ratio"
+OWN = "ratioscope/"
+NAN, INF = math.nan, math.inf
+
+CAP = rs.Correction("token", "truncate", upper=1.2)
+
+
+def summary_of(rows: list[list[float]], correction: rs.Correction | None = None, **options: Any) -> rs.RatioSummary:
+    """Summary of tokens with these log-ratios, all masked in."""
+    train = torch.tensor(rows)
+    return rs.summarize(train, torch.zeros_like(train), torch.ones_like(train), correction=correction, **options)
+
+
+def histogram_of(summary: rs.RatioSummary, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """One of a summary's histograms."""
+    return summary.histograms[HISTOGRAMS.index(name)].numpy()
+
+
+def test_empty_has_counts_of_zero_and_nothing_else() -> None:
+    """A summary of nothing says 0 for every count, and nothing else."""
+    metrics = rs.RatioSummary.empty(CAP).metrics()
+    assert {key.split("/")[1] for key in metrics} == {"counts"}
+    assert set(metrics.values()) == {0.0}
+
+
+def test_metrics_are_finite_python_floats() -> None:
+    """Every statistic is a finite Python float, also where the batch has overflows, NaN and infinities."""
+    summary = summary_of([[0.1, 800.0, NAN], [-INF, -3e38, 2.0]], CAP, advantages=[1.0, -1.0])
+    assert {type(value) for value in summary.metrics().values()} == {float}
+    assert all(math.isfinite(value) for value in summary.metrics().values())
+
+
+def test_details_hold_each_other() -> None:
+    """The headline is part of the standard detail, and the standard one of the full."""
+    summary = summary_of([[0.1, -0.2], [0.3, 0.0]], CAP, advantages=[1.0, -1.0])
+    headline, standard, full = (summary.metrics(detail=detail) for detail in ("headline", "standard", "full"))
+    assert headline.items() < standard.items() < full.items()
+    assert summary.metrics() == full
+
+
+def test_an_unknown_detail_is_refused() -> None:
+    """A detail that does not exist raises a ValueError that lists those that do."""
+    with pytest.raises(ValueError, match="got detail='all'; expected one of 'headline', 'standard', 'full'"):
+        rs.RatioSummary.empty().metrics(detail="all")
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("action", ["truncate", "mask"])
+def test_the_headline_follows_the_level_of_the_rule(level: Any, action: Any) -> None:
+    """The headline's raw ratio is of tokens under a token rule and of rows under a sequence rule."""
+    metrics = summary_of([[0.1, 0.2], [-0.3, 0.0]], rs.Correction(level, action, upper=1.2)).metrics()
+    for name in ("min", "mean", "max"):
+        assert metrics[RAW + name] == metrics[f"{OWN}{level}/raw/{name}"]
+    assert metrics[f"{OWN}ess/raw"] == metrics[f"{OWN}{level}/ess/raw"]
+    assert metrics[f"{OWN}raw/p50"] == metrics[f"{OWN}{level}/raw/p50"]
+    assert f"{OWN}{level}/ess/corrected" in metrics
+    other = "sequence" if level == "token" else "token"
+    assert f"{OWN}{other}/ess/corrected" not in metrics
+    done = {"truncate": "truncated", "mask": "masked"}[action]
+    assert metrics[f"{OWN}modified/{done}"] == metrics[FRACTION] > 0
+    assert metrics[f"{OWN}modified/truncated"] * metrics[f"{OWN}modified/masked"] == 0
+
+
+def test_without_a_rule_nothing_is_said_of_weights() -> None:
+    """Where nothing is corrected, there is no corrected and no modified statistic, and no 0 in their place."""
+    metrics = summary_of([[0.1, 0.5]]).metrics()
+    assert not [key for key in metrics if "corrected" in key or "modified" in key]
+    assert metrics[f"{RAW}max"] == pytest.approx(math.exp(0.5))
+
+
+def test_a_rule_may_be_known_later() -> None:
+    """Merging with a summary that has no rule keeps the other's."""
+    merged = rs.RatioSummary.empty().merge(summary_of([[0.5]], CAP))
+    assert merged.correction == CAP
+    assert merged.metrics()[FRACTION] == 1.0
+
+
+def test_different_rules_cannot_be_pooled() -> None:
+    """Summaries of different rules refuse to merge and say what to do."""
+    other = rs.Correction("token", "truncate", upper=2.0)
+    with pytest.raises(ValueError, match=r"different corrections.*Flush before the rule changes"):
+        summary_of([[0.5]], CAP).merge(summary_of([[0.5]], other))
+
+
+def test_advantages_split_what_was_modified() -> None:
+    """The modified fraction is split by the sign of the row's advantage; rows with none are in neither part."""
+    rows = [[0.5, 0.5], [0.5, 0.0], [0.0, 0.0]]
+    metrics = summary_of(rows, CAP, advantages=torch.tensor([2.0, -1.0, 0.0])).metrics()
+    assert metrics[f"{OWN}modified/positive_advantage"] == 1.0
+    assert metrics[f"{OWN}modified/negative_advantage"] == 0.5
+    r = math.exp(0.5)
+    removed = (2.0 * 2 * (r - 1.2) + (r - 1.2)) / (2.0 * 2 * r + r + 1.0)
+    assert metrics[f"{OWN}modified/gradient_removed"] == pytest.approx(removed, rel=1e-6)
+    without = summary_of(rows, CAP).metrics()
+    assert not [key for key in without if "advantage" in key or "gradient" in key]
+
+
+def test_advantages_of_one_sign_have_one_part() -> None:
+    """Where no row has a negative advantage, its part is absent rather than 0."""
+    metrics = summary_of([[0.5], [0.0]], CAP, advantages=[1.0, 0.5]).metrics()
+    assert metrics[f"{OWN}modified/positive_advantage"] == 0.5
+    assert f"{OWN}modified/negative_advantage" not in metrics
+
+
+@pytest.mark.parametrize(("row", "over"), [([1.0, -1.0], 0.0), ([1.0, -1.0000001], 1.0), ([-3.0, 0.5], 1.0)])
+def test_rows_over_one_nat(row: list[float], over: float) -> None:
+    """A row whose mean absolute log-ratio is exactly 1 nat is not over it."""
+    metrics = summary_of([row]).metrics()
+    assert metrics[f"{OWN}row/over_1nat"] == over
+    assert metrics[f"{OWN}row/abs_mean_max"] == pytest.approx(np.abs(row).mean(), rel=1e-6)
+
+
+def test_where_every_weight_is_masked_no_sample_size_is_left() -> None:
+    """If the rule masks everything, the corrected mean is 0 and the corrected effective sample size is absent."""
+    metrics = summary_of([[0.5, 0.9]], rs.Correction("token", "mask", upper=1.2)).metrics()
+    assert metrics[f"{OWN}corrected/mean"] == metrics[f"{OWN}corrected/max"] == 0.0
+    assert f"{OWN}ess/corrected" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("correction", "values"),
+    [
+        (rs.Correction("token", "mask", upper=1.2), [0.125, -0.5]),
+        (rs.Correction("token", "truncate", lower=0.75, upper=1.5), [0.125, math.log(0.75), math.log(1.5)]),
+        (rs.Correction("sequence", "mask", lower=0.9), [0.25]),
+        (rs.Correction("sequence", "truncate", upper=1.2), [math.log(1.2)]),
+    ],
+)
+def test_the_corrected_histogram_is_of_what_is_left(correction: rs.Correction, values: list[float]) -> None:
+    """Masked ratios leave the corrected histogram and truncated ones move to their bound, at the rule's level."""
+    expected = torch.tensor(values)
+    counts = histogram.count(expected, torch.ones_like(expected, dtype=torch.bool)).numpy()
+    got = histogram_of(summary_of([[0.125, -0.5, 0.625]], correction), "corrected_log_ratio")
+    assert np.array_equal(got, counts)
+
+
+def test_histograms_hold_every_valid_value() -> None:
+    """The token histogram sums to the valid tokens and the row histograms to the live rows."""
+    train = torch.tensor([[0.1, NAN, 0.3], [2e3, -2e3, 1.0], [0.0, 0.0, 0.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
+    summary = rs.summarize(train, torch.zeros(3, 3), mask, correction=CAP)
+    assert histogram_of(summary, "token_log_ratio").sum() == summary.count("token/n") == 4
+    assert histogram_of(summary, "corrected_log_ratio").sum() == 4
+    for name in ("sequence_log_ratio", "geometric_log_ratio"):
+        assert histogram_of(summary, name).sum() == summary.count("sequence/n") == 2
+
+
+def test_lists_are_tensors_with_gaps() -> None:
+    """Lists with None and missing tails count missing tokens, and else give what tensors give."""
+    train = [[-1.0, -2.0, -0.5], [-1.0, -0.1]]
+    rollout = [[-1.1, None, -0.4], [-1.2, -0.2]]
+    mask = torch.tensor([[1, 1, 1], [1, 1, 1]])
+    from_lists = rs.summarize(train, rollout, mask, correction=CAP, advantages=[1.0, -1.0])
+    assert from_lists.count("missing") == 2
+    tensors = torch.tensor([[-1.0, -2.0, -0.5], [-1.0, -0.1, 0.0]]), torch.tensor([[-1.1, 0, -0.4], [-1.2, -0.2, 0]])
+    valid = torch.tensor([[1, 0, 1], [1, 1, 0]])
+    expected = rs.summarize(*tensors, valid, correction=CAP, advantages=torch.tensor([1.0, -1.0]))
+    by_turn = {f"{turn}/{name}" for turn in TURNS for name in ("n", "d", "abs_d")}  # a hole ends a turn, a gap does not
+    for name in set(COUNTS) - by_turn - {"missing", "masked_in"}:
+        assert from_lists.count(name) == expected.count(name), name
+    for name, got, want in zip(SUMS, from_lists.sums, expected.sums, strict=True):
+        assert got == want or name in by_turn, name
+    assert torch.equal(from_lists.histograms, expected.histograms)
+
+
+def test_a_missing_tail_beyond_the_mask_is_no_token() -> None:
+    """A short list is missing no token where the mask is 0."""
+    summary = rs.summarize([[-1.0, -1.0], [-1.0]], [[-1.0, -1.0], [-1.0]], [[1, 1], [1, 0]])
+    assert summary.count("missing") == 0
+    assert summary.count("token/n") == 3
+
+
+@pytest.mark.parametrize(
+    ("train", "rollout", "kind"),
+    [
+        (NAN, -1.0, "nan"),
+        (-1.0, NAN, "nan"),
+        (NAN, INF, "nan"),
+        (NAN, 1.0, "nan"),
+        (-1.0, -INF, "inf"),
+        (INF, -1.0, "inf"),
+        (-INF, -INF, "inf"),
+        (3e38, -3e38, "inf"),
+        (-1.0, 1.1e-4, "positive_logp"),
+        (-1.0, 1e30, "positive_logp"),
+        (-1.0, 0.9e-4, None),
+        (0.5, -1.0, None),
+    ],
+)
+def test_each_bad_token_is_counted_once(train: float, rollout: float, kind: str | None) -> None:
+    """A token that cannot be used is counted under exactly one reason and leaves no other trace."""
+    summary = rs.summarize([[train, -1.0]], [[rollout, -1.5]], torch.ones(1, 2), correction=CAP)
+    kinds = {name: summary.count(name) for name in ("nan", "inf", "positive_logp", "missing")}
+    assert kinds == {name: int(name == kind) for name in kinds}
+    assert summary.count("token/n") + sum(kinds.values()) == summary.count("masked_in") == 2
+    if kind is not None:
+        alone = rs.summarize([[-1.0]], [[-1.5]], torch.ones(1, 1), correction=CAP)
+        assert torch.equal(summary.maxima, alone.maxima)
+        assert torch.equal(summary.sums, alone.sums)
+        assert torch.equal(summary.histograms, alone.histograms)
+
+
+def test_what_is_masked_out_is_not_looked_at() -> None:
+    """Whatever stands at masked-out positions, the summary is the same to the bit."""
+    mask = torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0]])
+    clean = torch.where(mask.bool(), torch.tensor([[-1.0, 0, -2.0, 0, 0], [0] * 5]), 0.0)
+    garbage = torch.where(mask.bool(), clean, torch.tensor([NAN, INF, 7.0, -INF, 1e38]))
+    expected = rs.summarize(clean, clean - 0.1, mask, correction=CAP)
+    rollout = torch.where(mask.bool(), clean - 0.1, garbage.flip(-1))
+    assert rs.summarize(garbage, rollout, mask, correction=CAP) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.bfloat16])
+def test_masks_of_any_dtype(dtype: torch.dtype) -> None:
+    """A mask may be bool or 0 and 1 of any dtype."""
+    train, mask = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[1, 0, 1]])
+    expected = rs.summarize(train, torch.zeros(1, 3), mask)
+    assert rs.summarize(train, torch.zeros(1, 3), mask.to(dtype)) == expected
+
+
+def test_strided_tensors_are_as_good() -> None:
+    """Transposed and sliced tensors give what contiguous ones give."""
+    wide = torch.linspace(-0.4, 0.4, 24).reshape(6, 4).T[:, ::2]
+    mask = torch.ones_like(wide).expand(4, 3)
+    strided = rs.summarize(wide, torch.zeros(1, 1).expand(4, 3), mask, correction=CAP)
+    plain = rs.summarize(wide.contiguous(), torch.zeros(4, 3), mask.contiguous(), correction=CAP)
+    assert torch.equal(strided.histograms, plain.histograms)
+    assert strided.metrics() == pytest.approx(plain.metrics(), rel=1e-12, abs=1e-15)
+
+
+def test_unpack_refuses_another_size() -> None:
+    """A vector that pack did not make is refused with both sizes."""
+    with pytest.raises(ValueError, match=rf"shape \(3,\); expected \({PACKED_SIZE},\)"):
+        rs.RatioSummary.unpack(torch.zeros(3))
+
+
+def test_equality_is_of_rule_and_state() -> None:
+    """Summaries are equal if rule and state are, and are no keys of a dict."""
+    one = summary_of([[0.5]], CAP)
+    assert one == summary_of([[0.5]], CAP)
+    assert one != summary_of([[0.5]], rs.Correction("token", "truncate", upper=1.3))
+    assert one != summary_of([[0.5 + 1e-7]], CAP)
+    assert one != "a summary"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_merging_changes_neither_part() -> None:
+    """A merge leaves both of its parts as they were."""
+    one, other = summary_of([[0.5]], CAP), summary_of([[3.0, -1.0]], CAP)
+    before = [rs.RatioSummary.unpack(part.pack(), correction=CAP) for part in (one, other)]
+    one.merge(other)
+    assert [one, other] == before
+
+
+def test_a_failure_is_one_more_error() -> None:
+    """A failed observation adds one to the errors and touches nothing else."""
+    one = summary_of([[0.5]], CAP)
+    assert (one.count("errors"), one.failed().failed().count("errors")) == (0, 2)
+    assert one.failed().metrics() == one.metrics()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1)])
+def test_weights_that_are_not_the_rules_are_noticed(shape: tuple[int, int]) -> None:
+    """Weights of another value or shape withhold what is said of weights, and nothing that is said of raw ratios."""
+    observation = rs.Observation.of(torch.full((2, 3), 0.5), torch.zeros(2, 3), torch.ones(2, 3))
+    trusted = rs.RatioSummary.observe(observation, correction=CAP, applied=torch.full((2, 3), 1.2))
+    foreign = rs.RatioSummary.observe(observation, correction=CAP, applied=torch.full(shape, 1.2))
+    assert trusted.count("disagreements") == 0
+    assert foreign.count("disagreements") == 6
+    withheld = set(trusted.metrics()) - set(foreign.metrics())
+    assert withheld == {f"{OWN}corrected/{name}" for name in ("min", "mean", "max")} | {
+        f"{OWN}ess/corrected",
+        f"{OWN}token/ess/corrected",
+    }
+    assert foreign.metrics()[f"{RAW}mean"] == trusted.metrics()[f"{RAW}mean"]
+
+
+def test_one_wrong_weight_is_noticed_where_it_counts() -> None:
+    """A weight that is off by one bit is noticed at a valid token, and not looked at where the mask is 0."""
+    train, mask = torch.tensor([[0.1, 0.5]]), torch.tensor([[1, 0]])
+    observation = rs.Observation.of(train, torch.zeros(1, 2), mask)
+    weights = rs.correct(train, torch.zeros(1, 2), mask, correction=CAP)
+    above = torch.nextafter(weights, torch.tensor(INF))
+    where_valid = torch.where(mask.bool(), above, weights)
+    where_masked = torch.where(mask.bool(), weights, above)
+    for applied, disagreements in ((weights, 0), (where_masked, 0), (where_valid, 1), (weights * NAN, 1)):
+        summary = rs.RatioSummary.observe(observation, correction=CAP, applied=applied)
+        assert summary.count("disagreements") == disagreements
+
+
+def test_to_the_device_it_is_on_is_itself() -> None:
+    """Moving a summary to its own device copies nothing."""
+    summary = summary_of([[0.5]])
+    assert summary.to("cpu") is summary

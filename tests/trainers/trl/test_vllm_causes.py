@@ -1,0 +1,205 @@
+"""Real vLLM with one fault at a time: what the diagnosis says of it, and what the raw ratios themselves say."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import ratioscope as rs
+from ratioscope.cli.main import main
+from ratioscope.diagnosis import diagnose
+from ratioscope.journal.reader import JournalReader
+from ratioscope.sweep.recommend import pool
+from tests.support.drive_causes import RUNS, TOP_P
+from tests.sweep.test_sweep import NUMBERS, mode, truth
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ratioscope.record import Record
+
+    Array = NDArray[np.float64]
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+DRIVER = Path(__file__).resolve().parents[2] / "support" / "drive_causes.py"
+CAUSES = {
+    "top_p": ["support_truncation"],
+    "top_k": ["support_truncation"],
+    "temperature": ["temperature", "sampling_settings"],  # the latter is the config's own word for it
+    "never_synced": ["stale_weights"],
+    "shifted": ["shifted_alignment"],
+    "zero_filled": ["zero_filled"],
+}
+FAULTY = [run for run in RUNS if not run.endswith("-none")]
+HEALTHY = ["float32-none", "bfloat16-none"]
+EDGES = (33 / 32 * 2.0**-5, 48 / 32 * 2.0**-4, 2.0**-2, 40 / 32 * 2.0**-1, 1.0)
+"""Log-ratios at which a bucket ends."""
+LEVELS = ("token", "sequence")
+ACTIONS = ("truncate", "mask")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the runs left behind."""
+
+    folder: Path
+
+    def batches(self, run: str) -> list[dict[str, NDArray[Any]]]:
+        """Every generated batch."""
+        return [dict(np.load(path)) for path in sorted((self.folder / "batches" / run).glob("*.npz"))]
+
+    def records(self, run: str) -> list[Record]:
+        """Every window."""
+        with JournalReader(self.folder / run) as journal:
+            return list(journal.records())
+
+    def valid(self, run: str, name: str) -> NDArray[Any]:
+        """One value of each valid token."""
+        return np.concatenate([batch[name][batch["completion_mask"] == 1] for batch in self.batches(run)])
+
+    def log_ratios(self, run: str, level: str) -> Array:
+        """Raw log-ratios of tokens or rows: differences in float32, as the trainer takes them, summed in float64."""
+        found = []
+        for batch in self.batches(run):
+            mask = batch["completion_mask"] == 1
+            d = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]).astype(np.float64)
+            found.append(d[mask] if level == "token" else np.where(mask, d, 0.0).sum(axis=1)[mask.any(axis=1)])
+        return np.concatenate(found)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """All runs, trained in one process of one thread: two threads wait for each other on a busy machine."""
+    folder = tmp_path_factory.mktemp("causes")
+    paths = os.pathsep.join([str(DRIVER.parents[1]), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    with (folder / "log.txt").open("w") as log:
+        command = [sys.executable, str(DRIVER), str(folder)]
+        done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=1200)
+    assert done.returncode == 0, (folder / "log.txt").read_text()[-4000:]
+    return Trained(folder)
+
+
+def diagnosed(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """Exit code of ``ratioscope diagnose``, and what it prints."""
+    capsys.readouterr()
+    code = main(["diagnose", str(trained.folder / run), "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["diagnosis"]
+    return code, found
+
+
+@pytest.mark.parametrize("run", FAULTY)
+def test_the_fault_is_named(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On an engine of either dtype, the fault is the first finding, an error, sure, and nothing else is above info."""
+    code, found = diagnosed(trained, run, capsys)
+    above = [finding["name"] for finding in found["findings"] if finding["level"] != "info"]
+    assert (code, above) == (1, CAUSES[run.partition("-")[2]]), found
+    first = found["findings"][0]
+    assert (first["level"], first["confidence"]) == ("error", "high"), first
+
+
+@pytest.mark.parametrize("run", [run for run in FAULTY if run != "float32-top_p"])
+def test_the_fault_is_named_without_a_config(trained: Trained, run: str) -> None:
+    """The numbers alone name the same cause."""
+    first = diagnose(trained.records(run)).findings[0]
+    assert (first.name, first.level) == (CAUSES[run.partition("-")[2]][0], "error")
+
+
+def test_an_even_nucleus_may_be_a_shift_to_one_without_a_config(trained: Trained) -> None:
+    """Where every context is flat, top_p moves all tokens alike; without a config neither it nor a shift is sure."""
+    first = diagnose(trained.records("float32-top_p")).findings[0]
+    assert first.name in ("support_truncation", "constant_shift")
+    assert first.confidence == "medium"
+    assert "top_p" in first.evidence
+
+
+@pytest.mark.parametrize("run", HEALTHY)
+def test_nothing_is_said_of_a_healthy_run(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights that move and arrive leave noise, as information, on an engine of either dtype; all else is clean."""
+    code, found = diagnosed(trained, run, capsys)
+    assert (code, [(each["name"], each["level"]) for each in found["findings"]]) == (0, [("precision_noise", "info")])
+    assert f"engine {run.partition('-')[0]}, trainer float32" in found["findings"][0]["evidence"]
+    assert found["explained"] == []
+    assert [each["name"] for each in found["not_checked"]] == ["length_collapse"]  # the mode is one of tokens
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_mean_ratio_is_the_kept_mass(trained: Trained, dtype: str) -> None:
+    """With top_p 0.8 the mean raw ratio is the mass of the nucleus in the trainer's full distribution, within 2 %."""
+    run = f"{dtype}-top_p"
+    mass = trained.valid(run, "nucleus_mass")
+    assert trained.valid(run, "full_logps") == pytest.approx(trained.valid(run, "old_per_token_logps"), abs=1e-4)
+    assert mass.min() >= TOP_P
+    pooled = pool(trained.records(run))
+    assert pooled is not None
+    assert pooled.view.counts["token/n"] == mass.size > 10_000
+    assert pooled.view.ratio_mean("token") == pytest.approx(mass.mean(), rel=0.02)
+    assert mass.mean() < 0.9
+
+
+def test_each_ratio_is_the_kept_mass_where_engines_agree(trained: Trained) -> None:
+    """With float32 on both sides a token's ratio is the mass at its place; rounding moves the end of few nuclei."""
+    ratio = np.exp(trained.log_ratios("float32-top_p", "token"))
+    off = np.abs(ratio - trained.valid("float32-top_p", "nucleus_mass"))
+    assert np.mean(off > 5e-4) < 0.01
+
+
+@pytest.mark.parametrize("run", ["bfloat16-none", "bfloat16-top_p", "bfloat16-temperature"])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_sweep_is_a_recomputation(trained: Trained, run: str, level: str, action: str) -> None:
+    """On raw ratios of real runs: counts are exact where a cap is a bucket's edge, and every interval holds the truth.
+
+    A ratio that equals the cap is kept by the rule and counted as modified, as the sweep's text says.
+    """
+    d = trained.log_ratios(run, level)
+    pooled = pool(trained.records(run))
+    assert pooled is not None
+    for edge in EDGES:
+        for lower in (None, math.exp(-edge)):
+            rule = mode(f"{level}_{action}", lower, math.exp(edge))
+            outcome, expected = pooled.outcome(rule), truth(d, rule)
+            assert outcome.n == d.size
+            for found, outside in ((outcome.above, d >= edge), (outcome.below, (d <= -edge) & (lower is not None))):
+                assert found is not None
+                assert found.error == 0.0
+                assert round(found.value * d.size) == outside.sum()
+            assert_held(outcome, expected)
+    for upper in (1.05, 1.2, 1.5, 2.0, 3.0):
+        for lower in (None, 0.5, 0.9):
+            rule = mode(f"{level}_{action}", lower, upper)
+            assert_held(pooled.outcome(rule), truth(d, rule))
+
+
+def assert_held(outcome: Any, expected: Any) -> None:
+    """Each number's interval holds the true one, but for the float32 in which the training counts its own weights."""
+    for name in NUMBERS:
+        found, true = getattr(outcome, name), getattr(expected, name)
+        if found is None or true is None:
+            assert found is None
+            assert true is None
+            continue
+        slack = 1e-7
+        assert found.low - slack <= true <= found.high + slack, (outcome.correction, name, found, true)
+
+
+@pytest.mark.parametrize("run", ["bfloat16-none", "bfloat16-top_p"])
+def test_the_runs_own_cap_is_exact(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the training's own rule did is given as it was counted: fraction, mean and ESS equal the recomputation."""
+    assert main(["sweep", str(trained.folder / run), "--clip-max", "2,3", "--json"]) == 0
+    (own,) = [one for one in json.loads(capsys.readouterr().out)["outcomes"] if one["own"]]
+    assert (own["mode"], own["lower"], own["upper"]) == ("token_truncate", None, 1.2)
+    expected = truth(trained.log_ratios(run, "token"), rs.Correction("token", "truncate", upper=1.2))
+    for name in NUMBERS:
+        assert own[name]["low"] == own[name]["high"]
+        assert own[name]["value"] == pytest.approx(getattr(expected, name), rel=1e-6), name

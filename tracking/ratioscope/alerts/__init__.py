@@ -1,0 +1,1 @@
+"""The diagnosis while a run goes on."""

@@ -1,0 +1,1 @@
+"""A batch as it comes in, checked: knows no rule."""

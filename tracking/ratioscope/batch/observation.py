@@ -1,0 +1,249 @@
+"""Observation: one batch of log-probabilities, checked, masked and cast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from ratioscope.batch.packing import Packing, padded
+
+POSITIVE_LOGP_SLACK = 1e-4
+"""A rollout log-probability above this is no log-probability; rounding alone can reach slightly above 0."""
+
+Logps = torch.Tensor | Sequence[Sequence[float | None]] | Sequence[torch.Tensor]
+"""Log-probabilities: a ``(B, T)`` or nested tensor, ``(N,)`` with a packing, or one list or 1-D tensor a row, in which
+None or a missing tail is a missing token."""
+
+Mask = torch.Tensor | Sequence[Sequence[int]] | Sequence[torch.Tensor]
+"""A bool or 0/1 mask in any of these layouts; what a short row lacks is masked out."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One batch, ready to be summarised. Every tensor is detached; what is derived is float32 or bool, made when asked.
+
+    A token is valid if it is masked in, both its log-probabilities are finite, and the rollout's is not above 0.
+
+    Attributes:
+        given: train, rollout and mask, ``(B, T)``, as given.
+        absent: bool, broadcast to ``(B, T)``: where a list has None or a row has ended; None of tensors.
+        advantages: float32 ``(B,)`` or None.
+        token_ids: int64 ``(B, T)`` or None.
+    """
+
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    absent: torch.Tensor | None
+    advantages: torch.Tensor | None
+    token_ids: torch.Tensor | None
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        train_logps: Logps,
+        rollout_logps: Logps,
+        mask: Mask,
+        *,
+        advantages: torch.Tensor | Sequence[float] | None = None,
+        token_ids: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        packing: Packing | None = None,
+    ) -> Observation:
+        """Checks and casts a batch, without a host sync and without touching the caller's tensors.
+
+        Args:
+            train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer.
+            rollout_logps: ``(B, T)`` the same under the engine that sampled them.
+            mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
+            advantages: ``(B,)`` advantage of each row.
+            token_ids: ``(B, T)`` ids of the sampled tokens, by which the worst of them are told.
+            packing: where the rows lie if the tensors are ``(N,)``. Other layouts are described at :data:`Logps`.
+
+        Raises:
+            ValueError: if a shape is not exactly as stated; nothing is broadcast.
+            TypeError: if the log-probabilities are not floating-point, or an argument is no tensor or list.
+        """
+        if mask is None:
+            msg = "got mask=None; expected a bool or 0/1 tensor of the log-probabilities' shape"
+            raise TypeError(msg)
+        in_mask: torch.Tensor
+        ids: torch.Tensor | None
+        train_rows, rollout_rows, in_mask, ids = padded(
+            packing, train_logps=train_logps, rollout_logps=rollout_logps, mask=mask, token_ids=token_ids
+        )
+        train, absent_train = _as_tensor("train_logps", train_rows, in_mask)
+        rollout, absent_rollout = _as_tensor("rollout_logps", rollout_rows, in_mask)
+        if advantages is not None and not isinstance(advantages, torch.Tensor):
+            advantages = torch.as_tensor(advantages, dtype=torch.float32, device=in_mask.device)
+        check_batch(train, rollout, in_mask, advantages=advantages, token_ids=ids)
+
+        parts = [part for part in (absent_train, absent_rollout) if part is not None]
+        return cls(
+            given=(train.detach(), rollout.detach(), in_mask.detach()),
+            absent=torch.stack(parts).any(dim=0) if parts else None,
+            advantages=None if advantages is None else advantages.detach().float(),
+            token_ids=None if ids is None else ids.detach().to(train.device, torch.int64),
+        )
+
+    @cached_property
+    def _cast(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.given[0].float(), self.given[1].float()
+
+    @cached_property
+    def masked_in(self) -> torch.Tensor:
+        """Bool ``(B, T)``, the mask as given."""
+        return self.given[2] != 0
+
+    @cached_property
+    def _classes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What each masked-in token is: missing, NaN, infinite, positive or else valid."""
+        (train, rollout), masked_in = self._cast, self.masked_in
+        absent = torch.zeros((), dtype=torch.bool, device=masked_in.device) if self.absent is None else self.absent
+        missing = masked_in & absent
+        rest = masked_in & ~missing
+        nan = rest & (train.isnan() | rollout.isnan())
+        rest = rest & ~nan
+        infinite = rest & ~(train - rollout).isfinite()
+        rest = rest & ~infinite
+        positive = rest & (rollout > POSITIVE_LOGP_SLACK)
+        return missing, nan, infinite, positive, rest & ~positive
+
+    @property
+    def missing(self) -> torch.Tensor:
+        """Bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all."""
+        return self._classes[0]
+
+    @property
+    def nan(self) -> torch.Tensor:
+        """Bool ``(B, T)``, other masked-in tokens with a NaN on either side."""
+        return self._classes[1]
+
+    @property
+    def infinite(self) -> torch.Tensor:
+        """Bool ``(B, T)``, other masked-in tokens with an infinity on either side, or in the difference."""
+        return self._classes[2]
+
+    @property
+    def positive(self) -> torch.Tensor:
+        """Bool ``(B, T)``, other masked-in tokens whose rollout log-probability is above 0."""
+        return self._classes[3]
+
+    @property
+    def valid(self) -> torch.Tensor:
+        """Bool ``(B, T)``."""
+        return self._classes[4]
+
+    @cached_property
+    def train(self) -> torch.Tensor:
+        """``(B, T)`` trainer log-probabilities, 0 where not valid."""
+        return torch.where(self.valid, self._cast[0], 0.0)
+
+    @cached_property
+    def rollout(self) -> torch.Tensor:
+        """``(B, T)`` rollout log-probabilities, 0 where not valid."""
+        return torch.where(self.valid, self._cast[1], 0.0)
+
+    @cached_property
+    def log_ratio(self) -> torch.Tensor:
+        """``(B, T)`` train - rollout, in nats, 0 where not valid."""
+        return self.train - self.rollout
+
+    @cached_property
+    def step_log_ratio(self) -> torch.Tensor:
+        """``(B, T)`` the log-ratio as the correction step itself sees it: 0 only where masked out or NaN."""
+        train, rollout, mask = self.given
+        return step_log_ratio(train.float(), rollout.float(), mask)
+
+    def take_log_ratio(self, log_ratio: torch.Tensor, *, of_step: bool) -> None:
+        """Keeps :attr:`log_ratio` as a kernel has made it, and as :attr:`step_log_ratio` too where that is the same."""
+        vars(self)["log_ratio"] = log_ratio
+        if of_step:
+            vars(self)["step_log_ratio"] = log_ratio
+
+
+def step_log_ratio(train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The log-ratio of the correction step, as TRL takes it: float32 ``(B, T)``, 0 where masked out or NaN."""
+    return torch.nan_to_num((train - rollout) * mask.detach().to(torch.float32), nan=0.0)
+
+
+def check_batch(
+    train_logps: torch.Tensor,
+    rollout_logps: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    advantages: torch.Tensor | None = None,
+    token_ids: torch.Tensor | None = None,
+) -> None:
+    """Raises on anything that would have to be broadcast, guessed or silently cast.
+
+    Raises:
+        ValueError: if a shape is wrong.
+        TypeError: if an argument is not a tensor or the log-probabilities are not floating-point.
+    """
+    for name, logps in (("train_logps", train_logps), ("rollout_logps", rollout_logps)):
+        if not isinstance(logps, torch.Tensor):
+            msg = f"got {name} of type {type(logps).__name__}; expected a floating-point tensor of shape (B, T)"
+            raise TypeError(msg)
+        if not logps.dtype.is_floating_point:
+            msg = f"got {name} of dtype {logps.dtype}; expected floating-point log-probabilities. "
+            msg += "Were token ids passed in their place?"
+            raise TypeError(msg)
+    if train_logps.dim() != 2:
+        msg = f"got train_logps of shape {tuple(train_logps.shape)}; expected (B, T): one log-probability for each "
+        msg += "sampled token. Select the sampled token by its id first."
+        raise ValueError(msg)
+    expected = tuple(train_logps.shape)
+    others = {"rollout_logps": rollout_logps, "mask": mask} | ({} if token_ids is None else {"token_ids": token_ids})
+    for name, tensor in others.items():
+        if not isinstance(tensor, torch.Tensor):
+            msg = f"got {name} of type {type(tensor).__name__}; expected a tensor of shape {expected}"
+            raise TypeError(msg)
+        if tuple(tensor.shape) != expected:
+            msg = f"got {name} of shape {tuple(tensor.shape)}; expected {expected}, the shape of train_logps. "
+            msg += "Nothing is broadcast: expand or slice it to that shape."
+            raise ValueError(msg)
+    if advantages is not None and tuple(advantages.shape) != expected[:1]:
+        msg = f"got advantages of shape {tuple(advantages.shape)}; expected {expected[:1]}, one for each row"
+        raise ValueError(msg)
+
+
+def _as_tensor(name: str, logps: Logps, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A tensor as it is; rows as a float32 tensor padded to the mask's width, with where a value was missing."""
+    if isinstance(logps, torch.Tensor):
+        return logps, None
+    try:
+        rows = [_as_row(row, mask.device) for row in logps]
+    except TypeError as error:
+        msg = f"got {name} of type {type(logps).__name__}; expected a floating-point tensor of shape (B, T), "
+        msg += "or one list a row of numbers and None"
+        raise TypeError(msg) from error
+    lengths = [len(values) for values, _ in rows]
+    width = mask.shape[1] if mask.dim() == 2 else max(lengths, default=0)
+    too_long = next((length for length in lengths if length > width), None)
+    if too_long is not None:
+        msg = f"got a row of {too_long} log-probabilities; expected at most {width}, the mask's width"
+        raise ValueError(msg)
+    values = torch.full((len(rows), width), torch.nan, device=mask.device)
+    missing = torch.ones((len(rows), width), dtype=torch.bool, device=mask.device)
+    for row, (given, absent) in enumerate(rows):
+        values[row, : len(given)], missing[row, : len(given)] = given, absent
+    return values, missing
+
+
+def _as_row(row: object, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The float32 values of a row, NaN where there is none, and where that is.
+
+    Raises:
+        TypeError: if it is no flat row of numbers and None.
+    """
+    if isinstance(row, torch.Tensor):
+        if row.dim() != 1 or not row.dtype.is_floating_point:
+            msg = f"got a row of shape {tuple(row.shape)} and dtype {row.dtype}"
+            raise TypeError(msg)
+        return row.detach().float().to(device), torch.zeros(len(row), dtype=torch.bool, device=device)
+    values = [None if value is None else float(value) for value in row]  # type: ignore[attr-defined]
+    filled = [torch.nan if value is None else value for value in values]
+    absent = torch.tensor([value is None for value in values], dtype=torch.bool, device=device)
+    return torch.tensor(filled, dtype=torch.float32, device=device), absent

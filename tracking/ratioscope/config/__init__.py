@@ -1,0 +1,1 @@
+"""The run's config: snapshot, lookup, redaction; knows no statistic."""

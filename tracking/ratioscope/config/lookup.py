@@ -1,0 +1,28 @@
+"""Reads a setting by its dotted path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+UNKNOWN = "unknown"
+"""Recorded for a setting that exists and cannot be read."""
+
+
+def lookup(root: Any, path: str) -> Any:
+    """Reads a dotted path off an object, through attributes and mappings alike.
+
+    Args:
+        root: where the path begins.
+        path: names joined by dots, such as ``"llm_engine.vllm_config.model_config"``.
+
+    Returns:
+        What stands there, None included, or ``UNKNOWN`` if a step is missing or raises.
+    """
+    value = root
+    for name in path.split("."):
+        try:
+            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+        except Exception:
+            return UNKNOWN
+    return value

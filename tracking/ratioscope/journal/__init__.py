@@ -1,0 +1,1 @@
+"""One file format, its writer and reader, and which tracker has what."""

@@ -1,0 +1,139 @@
+"""Reading a journal, also while a training writes it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, EVENTS_SINCE, FILE, check_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from ratioscope.event import Event
+    from ratioscope.record import Record
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One process's part of a run.
+
+    Attributes:
+        id: 1 for the first.
+        started: seconds since the epoch.
+        host: the machine's name.
+        pid: the process.
+        restored_step: the checkpoint's step that it continued from; None where nobody said.
+        config: the run config of this attempt.
+    """
+
+    id: int
+    started: float
+    host: str
+    pid: int
+    restored_step: int | None
+    config: Mapping[str, Any]
+
+
+class JournalReader:
+    """Reads a journal, also while a training writes it.
+
+    Args:
+        path: a run's output directory, its ``ratioscope`` subfolder, or the journal file.
+
+    Raises:
+        FileNotFoundError: if there is no journal.
+        JournalError: if the file is no journal, or of a newer version.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = _find(Path(path))
+        self._connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+        try:
+            self._version = check_version(self._connection, self.path)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def attempts(self) -> list[Attempt]:
+        """Every attempt, the first first."""
+        rows = self._connection.execute("SELECT id, started, host, pid, restored_step, config FROM attempt ORDER BY id")
+        return [
+            Attempt(identifier, started, host, pid, restored_step, json.loads(config))
+            for identifier, started, host, pid, restored_step, config in rows
+        ]
+
+    def config(self) -> Mapping[str, Any]:
+        """The run config of the newest attempt; empty if there was none."""
+        attempts = self.attempts()
+        return attempts[-1].config if attempts else {}
+
+    def records(self, *, superseded: bool = False) -> Iterator[Record]:
+        """Records in the order of their step; with ``superseded``, all that were ever written, in their order."""
+        from ratioscope.record import Record  # needs torch, which whoever reads bodies only can do without
+
+        for body in self.bodies(superseded=superseded):
+            yield Record.from_json(json.loads(body))
+
+    def bodies(self, *, superseded: bool = False) -> Iterator[str]:
+        """The same as JSON text, for whoever needs only a part of each."""
+        table, order = ("record", "id") if superseded else ("live", "step, id")
+        # Sorting the texts themselves would copy each; records are never deleted, so what is numbered is there.
+        for (number,) in self._connection.execute(f"SELECT id FROM {table} ORDER BY {order}").fetchall():
+            yield self._connection.execute("SELECT body FROM record WHERE id = ?", (number,)).fetchone()[0]
+
+    def first_bodies(self, limit: int = 16) -> list[str]:
+        """The first records of the whole journal, in the order of writing, as JSON text."""
+        return [body for (body,) in self._connection.execute("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))]
+
+    def events(self) -> list[Event]:
+        """What the diagnosis told while the run went on, the oldest first; none in a file of an earlier version.
+
+        Steps that a later attempt repeated are left out, as in ``records``.
+        """
+        from ratioscope.event import Event
+
+        if self._version < EVENTS_SINCE:
+            return []
+        sql = "SELECT attempt, step, body FROM event ORDER BY id"
+        found = self._connection.execute(sql).fetchall()
+        ends = {attempt.id: self._last_step(attempt) for attempt in self.attempts()} if found else {}
+        live = (
+            body
+            for attempt, step, body in found
+            if all(step <= end for later, end in ends.items() if later > attempt and end is not None)
+        )
+        return [Event.from_json(json.loads(body)) for body in live]
+
+    def _last_step(self, attempt: Attempt) -> int | None:
+        """The last step of earlier attempts that one continues from; None if that is not known."""
+        if attempt.restored_step is not None:
+            return attempt.restored_step
+        sql = "SELECT MIN(step) - 1 FROM record WHERE attempt = ? AND split = 'train'"
+        (step,) = self._connection.execute(sql, (attempt.id,)).fetchone()
+        return None if step is None else int(step)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _find(path: Path) -> Path:
+    candidates = (path, path / FILE, path / DIRECTORY / FILE)
+    found = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if found is None:
+        msg = f"got {path}; expected a run's output directory or its {DIRECTORY}/{FILE}, and found no journal there"
+        raise FileNotFoundError(msg)
+    return found

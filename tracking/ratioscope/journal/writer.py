@@ -1,0 +1,207 @@
+"""Journal: one SQLite file in the run directory, committed before anything is sent anywhere.
+
+It is the truth of a run: a record that was flushed is in it whatever becomes of the process, the network or a
+tracker. A run that is continued from a checkpoint continues its journal as a new attempt. Records that the new
+attempt repeats are kept and superseded: the view ``live`` leaves them out.
+
+The schema is described in ``docs/reference/journal.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, migrate
+from ratioscope.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from ratioscope.event import Event
+
+FEW = 8
+"""Rows up to which one statement inserts them all: each further one may wait for the interpreter lock."""
+
+
+class Journal:
+    """Writes one attempt. Only one process at a time may have a journal open for writing.
+
+    Every append is committed when it returns. The file is in write-ahead mode, so ``JournalReader`` reads it
+    at any time without waiting or being waited for.
+
+    Args:
+        output_dir: the run's output directory; the journal lies in its subfolder ``ratioscope``.
+        config: the run config, secrets already redacted; None to deliver from the journal without a new attempt.
+        restored_step: the step of the checkpoint that this process continues from, where that is known.
+
+    Raises:
+        JournalError: if another process writes this journal, the file is of a newer version or no journal, or the
+            folder is a symbolic link or somebody else's.
+        OSError: if the folder cannot be written.
+        sqlite3.Error: if the file cannot be written.
+    """
+
+    def __init__(self, output_dir: Path, *, config: Mapping[str, Any] | None, restored_step: int | None = None) -> None:
+        folder = output_dir / DIRECTORY
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_folder(folder)
+        self.path = folder / FILE
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()
+        self._unlock = _lock(folder / f"{FILE}.lock")
+        try:
+            self._connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            migrate(self._connection, self.path)
+            self.attempt = self._begin(config, restored_step)
+        except BaseException:
+            with suppress(AttributeError):
+                self._connection.close()
+            self._unlock()
+            raise
+
+    def append(self, record: Record) -> int:
+        """Commits one record.
+
+        Returns:
+            Its id, which grows with every record of the journal.
+
+        Raises:
+            sqlite3.Error: if it could not be written; the journal is as it was before.
+            JournalError: in a forked child, which must not touch its parent's connection.
+        """
+        row = (self.attempt, record.step, record.split, record.time, _dump(record.to_json()))
+        return self.insert("record (attempt, step, split, time, body)", row)
+
+    def append_event(self, event: Event) -> None:
+        """Commits one event.
+
+        Raises:
+            sqlite3.Error: if it could not be written.
+            JournalError: in a forked child.
+        """
+        row = (self.attempt, event.step, event.time, event.name, event.status, event.level, _dump(event.to_json()))
+        self.insert("event (attempt, step, time, name, status, level, body)", row)
+
+    def first_records(self, limit: int = 16) -> list[Record]:
+        """The first records of the whole journal, in the order of writing."""
+        rows = self.query("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
+        return [Record.from_json(json.loads(body)) for (body,) in rows]
+
+    def query(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a statement; safe from any thread of the process that opened the journal."""
+        self._check_process()
+        with self._mutex:
+            return self._connection.execute(sql, arguments).fetchall()
+
+    def insert_all(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Adds rows that may be there already, in one transaction."""
+        self._check_process()
+        if not rows:
+            return
+        row = f"({', '.join('?' * len(rows[0]))})"
+        with self._mutex:
+            if len(rows) <= FEW:
+                sql = f"INSERT OR IGNORE INTO {table} VALUES {', '.join([row] * len(rows))}"
+                self._connection.execute(sql, list(chain.from_iterable(rows)))
+                return
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES {row}", rows)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Closes the file and lets another process write it."""
+        if os.getpid() == self._pid:
+            with self._mutex:
+                self._connection.close()
+                self._unlock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, config: Mapping[str, Any] | None, restored_step: int | None) -> int:
+        if config is None:
+            return int(self._connection.execute("SELECT COALESCE(MAX(id), 0) FROM attempt").fetchone()[0])
+        row = (time.time(), socket.gethostname(), self._pid, restored_step, _dump(config))
+        return self.insert("attempt (started, host, pid, restored_step, config)", row)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            msg = f"got a write to {self.path} from a forked child; only process {self._pid} writes this journal"
+            raise JournalError(msg)
+
+    def insert(self, table: str, row: tuple[Any, ...]) -> int:
+        """Adds a row and returns its id."""
+        self._check_process()
+        with self._mutex:
+            cursor = self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+            return int(cursor.lastrowid or 0)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a folder that somebody else could have put there to have us write elsewhere."""
+    if folder.is_symlink():
+        msg = f"{folder} is a symbolic link; a journal is only written to a real folder. Remove the link, or choose "
+        msg += "another output directory."
+        raise JournalError(msg)
+    if hasattr(os, "getuid") and folder.stat().st_uid not in (os.getuid(), 0):
+        msg = f"{folder} belongs to user {folder.stat().st_uid}, not to you; choose another output directory"
+        raise JournalError(msg)
+
+
+def _lock(path: Path) -> Callable[[], None]:
+    """Takes the right to write, which the system gives back when the process ends, however it ends.
+
+    Raises:
+        JournalError: if another process has it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: SQLite's own locks still keep the file whole
+        return lambda: None
+    held = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)]
+
+    def release() -> None:
+        while held:
+            os.close(held.pop())
+
+    try:
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        release()
+        msg = (
+            f"another process writes {path.parent}; give each run an output directory of its own, "
+            "and deliver from a journal when its training has ended"
+        )
+        raise JournalError(msg) from error
+    except OSError:  # a file system without locks
+        pass
+    # A worker that was forked would hold the lock on for as long as it lives, also when its parent was killed.
+    os.register_at_fork(after_in_child=release)
+    return release
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,1 @@
+"""From a host view to named numbers; host only."""

@@ -1,0 +1,32 @@
+"""What is computed from a summary, and how much of it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ratioscope.metrics.view import View
+
+Detail = Literal["headline", "standard", "full"]
+"""How much is sent: what enters the trainer's own log; about 35 more for trackers; everything. Each holds the last."""
+
+Formula = Callable[[View], float | None]
+"""A statistic's value from a summary on the host; None where there is no data."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One statistic.
+
+    Attributes:
+        key: full name, as trackers see it.
+        meaning: one line for the reference page.
+        detail: the smallest detail that includes it.
+        formula: how it is computed.
+    """
+
+    key: str
+    meaning: str
+    detail: Detail
+    formula: Formula

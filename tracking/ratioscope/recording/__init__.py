@@ -1,0 +1,1 @@
+"""The training side: what the user holds in a loop."""

@@ -1,0 +1,191 @@
+"""The figures of a report, of one run or of several against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ratioscope.extras import require
+from ratioscope.report.figures.heat import heat_panels
+from ratioscope.report.figures.histogram import histogram_panel
+from ratioscope.report.figures.lines import Chart, Stat, line_panel
+from ratioscope.report.figures.panel import Absent, Panel
+from ratioscope.report.figures.style import COLORS, GRAY, runs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ratioscope.report.figures.style import Run
+    from ratioscope.runs.timeline import Timeline
+
+__all__ = ["Absent", "Panel", "drawn", "panels"]
+
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = COLORS
+_P = "ratioscope/"
+_RAW = "sampling/raw_importance_sampling_ratio/"
+_SHARE = (("tickformat", ".4~%"), ("rangemode", "tozero"))
+
+
+def _fan(prefix: str, *, ends: bool, instead: str = "") -> tuple[Stat, ...]:
+    """Quantiles from the top, so that each fill reaches up to the line before."""
+    looks = {"p99": (0.0, 0.9), "p95": (0.16, 0.9), "p50": (0.32, 1.9), "p05": (0.32, 0.9), "p01": (0.16, 0.9)}
+    stats = [
+        Stat(
+            f"{prefix}{name}",
+            name,
+            BLUE,
+            several="solid" if name == "p50" else "dot",
+            width=width,
+            fill=fill,
+            instead=f"{instead}{name}" if instead and name in {"p01", "p50", "p99"} else "",
+            alone=name in {"p05", "p95"},
+            evaluated=name == "p50",
+        )
+        for name, (fill, width) in looks.items()
+    ]
+    if not ends:
+        return tuple(stats)
+    largest = Stat(f"{_RAW}max", "largest", GRAY, "dot", width=1.0, alone=True, evaluated=False)
+    smallest = Stat(f"{_RAW}min", "smallest", GRAY, "dot", width=1.0, alone=True, evaluated=False)
+    return (largest, *stats, smallest)
+
+
+FAN = Chart(
+    "fan",
+    "Raw ratio",
+    "Quantiles of the ratio before the correction, at the level of the mode, on a logarithmic axis.",
+    _fan(f"{_P}{{level}}/raw/", ends=True, instead=f"{_P}raw/"),
+    "raw ratio",
+    log=True,
+    bounded=True,
+)
+MODIFIED = Chart(
+    "modified",
+    "Modified fraction",
+    "Share of the ratios that the correction changes, those below the lower bound and those above the upper one.",
+    (
+        Stat(f"{_P}modified/high", "above upper", VERMILION),
+        Stat(f"{_P}modified/low", "below lower", BLUE, several="dot"),
+    ),
+    "share of the ratios",
+    ".3~%",
+    _SHARE,
+)
+ESS = Chart(
+    "ess",
+    "Effective sample size",
+    "Share of the sample that is left in effect when weighted by the ratios, before and after the correction; 100 % "
+    "is as if the engines agreed.",
+    (
+        Stat(f"{_P}ess/raw", "raw", BLUE, several="dot"),
+        Stat(f"{_P}ess/corrected", "corrected", VERMILION),
+    ),
+    "ESS / n",
+    ".4~%",
+    (("tickformat", ".4~%"),),
+)
+KL = Chart(
+    "kl",
+    "KL divergence",
+    "Two estimates of KL(rollout || trainer) per token, in nats: k1 is unbiased and noisy, k3 never negative.",
+    (Stat(f"{_P}kl/k3", "k3", VERMILION), Stat(f"{_P}kl/k1", "k1", BLUE, several="dot", width=1.2)),
+    "nats",
+    axis=(("exponentformat", "power"),),
+)
+SEQUENCE = Chart(
+    "sequence",
+    "Sequence log-ratio",
+    "Mean and standard deviation over completions of the summed log-ratio: how far whole sequences drift.",
+    (
+        Stat(f"{_P}sequence/log_ratio/std", "standard deviation", VERMILION),
+        Stat(f"{_P}sequence/log_ratio/mean", "mean", BLUE, several="dot"),
+    ),
+    "nats",
+    axis=(("exponentformat", "power"),),
+)
+SEQUENCE_RATIO = Chart(
+    "sequence-ratio",
+    "Sequence ratio",
+    "Quantiles of the ratio of whole completions, which multiplies up what tokens differ by.",
+    _fan(f"{_P}sequence/raw/", ends=False),
+    "sequence ratio",
+    log=True,
+)
+SEQUENCE_SHARE = Chart(
+    "sequence-share",
+    "Largest sequence weight",
+    "Share of the window's total weight that its single heaviest completion has.",
+    (Stat(f"{_P}sequence/max_weight_share", "largest share", BLUE),),
+    "share of the weight",
+    ".3~%",
+    _SHARE,
+)
+EXCLUDED = Chart(
+    "excluded",
+    "Excluded share",
+    "Share of the masked-in tokens without a usable log-probability, and of the rows without a single valid token.",
+    (
+        Stat(f"{_P}tokens/invalid", "invalid tokens", VERMILION),
+        Stat(f"{_P}rows/empty", "empty rows", BLUE, several="dot"),
+    ),
+    "share",
+    ".3~%",
+    _SHARE,
+)
+COUNTS = Chart(
+    "excluded-counts",
+    "Excluded by reason",
+    "How many tokens and rows of each window were left out of all statistics, and why.",
+    (
+        Stat(f"{_P}counts/nan", "NaN", VERMILION),
+        Stat(f"{_P}counts/inf", "infinite", PINK, several="dot"),
+        Stat(f"{_P}counts/missing", "missing", ORANGE, several="dash"),
+        Stat(f"{_P}counts/positive_logp", "rollout logp above 0", GREEN, several="dashdot"),
+        Stat(f"{_P}counts/rows_empty", "empty rows", BLUE, several="longdash"),
+        Stat(f"{_P}counts/overflow", "ratio overflows float32", SKY, several="solid"),
+    ),
+    "tokens or rows",
+    ",d",
+    (("rangemode", "tozero"), ("tickformat", ",d")),
+)
+
+
+def panels(timelines: Sequence[Timeline]) -> list[Panel]:
+    """The figures that can be drawn, in the order of the page.
+
+    Args:
+        timelines: one run, or several that are laid over each other; heat maps stand side by side.
+
+    Raises:
+        ImportError: if plotly is missing.
+    """
+    return [entry for entry in drawn(timelines) if isinstance(entry, Panel)]
+
+
+def drawn(timelines: Sequence[Timeline]) -> list[Panel | Absent]:
+    """The same with what cannot be drawn, and why, in its place."""
+    require("plotly")
+    runs = runs_of(timelines)
+    entries: list[Panel | Absent] = heat_panels(runs, "token")
+    if any(run.level == "sequence" for run in runs):
+        entries += heat_panels(runs, "sequence")
+    entries += [line_panel(FAN, runs), line_panel(MODIFIED, runs), histogram_panel(runs)]
+    entries += [line_panel(chart, runs) for chart in (ESS, KL, SEQUENCE)]
+    if any(run.level == "token" for run in runs):  # otherwise these are the raw ratios above
+        entries.append(line_panel(SEQUENCE_RATIO, runs))
+    entries.append(line_panel(SEQUENCE_SHARE, runs))
+    return entries + [_unless_zero(chart, runs) for chart in (EXCLUDED, COUNTS)]
+
+
+def _unless_zero(chart: Chart, runs: Sequence[Run]) -> Panel | Absent:
+    """A figure of what was left out, of that which ever was."""
+    curves = {
+        stat: [run.timeline.scalars.get(prefix + stat.key) for run in runs for prefix in ("", "eval/")]
+        for stat in chart.stats
+    }
+    if not any(curve for found in curves.values() for curve in found):
+        return line_panel(chart, runs)
+    kept = tuple(stat for stat, found in curves.items() if any(curve and any(curve.values) for curve in found))
+    if not kept:
+        return Absent(chart.key, chart.title, "Nothing was left out: every one of these is 0 in every window.")
+    return line_panel(replace(chart, stats=kept), runs)

@@ -1,0 +1,1 @@
+"""The report and the comparison as HTML pages."""

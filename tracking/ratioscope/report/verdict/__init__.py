@@ -1,0 +1,1 @@
+"""Words: the verdict and its sentences."""

@@ -1,0 +1,1 @@
+"""Reading a run back from anywhere, in one type; judges nothing."""

@@ -1,0 +1,1 @@
+"""Runs that ratioscope did not record."""

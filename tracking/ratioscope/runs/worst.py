@@ -1,0 +1,232 @@
+"""The worst tokens and rows of a whole run, bounded in memory, and a table of them for trackers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ratioscope.runs.history import Cadence
+from ratioscope.state import worst
+from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS, WorstRow, WorstToken
+from ratioscope.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ratioscope.record import Record
+
+MAX_TOKENS, MAX_ROWS = 32, 8
+"""Tokens and rows that are kept of a run."""
+
+COLUMNS = (
+    "worst_of",
+    "split",
+    "step",
+    "log_ratio",
+    "ratio",
+    "token",
+    "before",
+    "after",
+    "token_id",
+    "position",
+    "row",
+    "row_tokens",
+    "train_logp",
+    "rollout_logp",
+    "advantage",
+    "rank",
+)
+"""Columns of the table that trackers receive."""
+
+
+class TokenAt(NamedTuple):
+    """One of the worst tokens, and the step and split of its window."""
+
+    step: int
+    split: str
+    token: WorstToken
+
+
+class RowAt(NamedTuple):
+    """One of the worst rows, and the step and split of its window."""
+
+    step: int
+    split: str
+    row: WorstRow
+
+
+class LastWindow(NamedTuple):
+    """The worst of the training's last window."""
+
+    step: int
+    tokens: tuple[WorstToken, ...]
+    rows: tuple[WorstRow, ...]
+
+
+@dataclass
+class WorstOfRun:
+    """The worst of all windows, and of the training's last one.
+
+    Attributes:
+        tokens: those with the largest absolute log-ratio, worst first, of equals the oldest.
+        rows: those with the largest mean absolute log-ratio, worst first, of equals the oldest.
+    """
+
+    tokens: list[TokenAt] = field(default_factory=list)
+    rows: list[RowAt] = field(default_factory=list)
+    _last: Callable[[], LastWindow] | None = field(default=None, repr=False)
+
+    @property
+    def last(self) -> LastWindow | None:
+        """The training's last window with a token; None before there was one."""
+        return None if self._last is None else self._last()
+
+    def add(self, record: Record) -> None:
+        """Takes a window in."""
+        tokens, rows = record.summary.top.tokens.numpy(), record.summary.top.rows.numpy()
+        n_tokens, n_rows = ((table[:, KEYED.index("n")] > 0).sum() for table in (tokens, rows))
+        beating = _leading(tokens[:n_tokens, 0].tolist(), self._floor())
+        if beating:
+            self._merge_tokens(record.step, record.split, worst.tokens_of(tokens[:beating], record.texts[:beating]))
+        beating = _leading(rows[:n_rows, 0].tolist(), self._row_floor())
+        if beating:
+            self._merge_rows(record.step, record.split, worst.rows_of(rows[:beating]))
+        if record.split == "train" and n_tokens:
+            self._last = lambda: LastWindow(record.step, record.worst_tokens, record.worst_rows)
+
+    def add_stored(self, stored: Mapping[str, Any]) -> None:
+        """The same of a record's JSON, of which only what is among the worst is looked at."""
+        top = stored["state"].get("top", {})
+        tokens, rows = top.get("tokens", {}), top.get("rows", {})
+        step, split, texts = stored["step"], stored["split"], stored.get("texts", ())
+        beating = _leading(_values(tokens), self._floor())
+        if beating:
+            self._merge_tokens(step, split, _tokens(tokens, texts, beating))
+        beating = _leading(_values(rows), self._row_floor())
+        if beating:
+            self._merge_rows(step, split, _rows(rows, beating))
+        if split == "train" and tokens.get("rows"):
+            self._last = partial(_last_stored, step, tokens, texts, rows)
+
+    def forget_from(self, step: int) -> None:
+        """Drops what is known from a step on; what it had displaced does not come back."""
+        self.tokens = [one for one in self.tokens if one.step < step]
+        self.rows = [one for one in self.rows if one.step < step]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and values, by name."""
+        last = self.last
+        return {
+            "tokens": [[step, split, vars(token)] for step, split, token in self.tokens],
+            "rows": [[step, split, vars(row)] for step, split, row in self.rows],
+            "last": last and [last.step, [vars(token) for token in last.tokens], [vars(row) for row in last.rows]],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorstOfRun:
+        """Inverse of :meth:`to_json`; unknown names are ignored."""
+        found = cls(
+            [TokenAt(step, split, _token(token)) for step, split, token in data.get("tokens", ())],
+            [RowAt(step, split, _row(row)) for step, split, row in data.get("rows", ())],
+        )
+        if last := data.get("last"):
+            step, tokens, rows = last
+            window = LastWindow(step, tuple(map(_token, tokens)), tuple(map(_row, rows)))
+            found._last = lambda: window
+        return found
+
+    def _floor(self) -> float:
+        return abs(self.tokens[-1].token.log_ratio) if len(self.tokens) == MAX_TOKENS else -1.0
+
+    def _row_floor(self) -> float:
+        return self.rows[-1].row.abs_mean if len(self.rows) == MAX_ROWS else -1.0
+
+    def _merge_tokens(self, step: int, split: str, tokens: Iterable[WorstToken]) -> None:
+        every = [*self.tokens, *(TokenAt(step, split, token) for token in tokens)]
+        self.tokens = sorted(every, key=lambda one: -abs(one.token.log_ratio))[:MAX_TOKENS]
+
+    def _merge_rows(self, step: int, split: str, rows: Iterable[WorstRow]) -> None:
+        every = [*self.rows, *(RowAt(step, split, row) for row in rows)]
+        self.rows = sorted(every, key=lambda one: -one.row.abs_mean)[:MAX_ROWS]
+
+
+class WorstTables:
+    """Tables of the worst tokens for a tracker that gets one with some of its rows, as :class:`Cadence` says."""
+
+    def __init__(self) -> None:
+        self._run = WorstOfRun()
+        self._cadence = Cadence()
+
+    def due(self, record: Record) -> list[list[str | int | float | None]]:
+        """Takes a window in; rows as of :func:`table_rows` if a table is to go with it, else none."""
+        self._run.add(record)
+        return table_rows(self._run) if record.split == "train" and self._cadence.due() else []
+
+
+def table_rows(run: WorstOfRun) -> list[list[str | int | float | None]]:
+    """Rows with :data:`COLUMNS`, at most 64: the worst tokens of the run, then those of the training's last window.
+
+    Texts are as :func:`ratioscope.visible.visible` writes them; where they are unknown, ids stand for them.
+    """
+    last = run.last
+    rows = [_table_row("run", *one) for one in run.tokens]
+    return rows + ([_table_row("last window", last.step, "train", token) for token in last.tokens] if last else [])
+
+
+def parts_of(token: WorstToken) -> tuple[str, str, str]:
+    """What is shown before a token, for it and after it: its text, else ids."""
+    own = () if token.token_id is None else (token.token_id,)
+    every = ((token.before, token.before_text), (own, token.text), (token.after, token.after_text))
+    before, text, after = (visible(text) if text else " ".join(f"⟨{one}⟩" for one in ids) for ids, text in every)
+    return before, text, after
+
+
+def row_name(fingerprint: int) -> str:
+    """A row's fingerprint as people compare it: 13 hexadecimal digits."""
+    return f"{fingerprint:013x}"
+
+
+def _table_row(worst_of: str, step: int, split: str, token: WorstToken) -> list[str | int | float | None]:
+    before, text, after = parts_of(token)
+    ratio = token.ratio if math.isfinite(token.ratio) else None
+    place = [token.token_id, token.position, row_name(token.row), token.row_tokens]
+    numbers = [token.train_logp, token.rollout_logp, token.advantage, token.rank]
+    return [worst_of, split, step, token.log_ratio, ratio, text, before, after, *place, *numbers]
+
+
+def _leading(values: Sequence[float], floor: float) -> int:
+    """How many of the values, whose sizes descend, are larger than the floor."""
+    return next((at for at, value in enumerate(values) if abs(value) <= floor), len(values))
+
+
+def _values(table: Mapping[str, Any]) -> list[float]:
+    rows = table.get("rows")
+    if not rows:
+        return []
+    at = table["columns"].index("value")
+    return [row[at] for row in rows]
+
+
+def _tokens(table: Mapping[str, Any], texts: Sequence[Any], n: int) -> tuple[WorstToken, ...]:
+    data = {**table, "rows": table["rows"][:n]}
+    return worst.tokens_of(worst.from_json(data, TOKEN_COLUMNS, n), worst.texts_from_json(texts[:n]))
+
+
+def _rows(table: Mapping[str, Any], n: int) -> tuple[WorstRow, ...]:
+    return worst.rows_of(worst.from_json({**table, "rows": table["rows"][:n]}, ROW_COLUMNS, n))
+
+
+def _last_stored(step: int, tokens: Mapping[str, Any], texts: Sequence[Any], rows: Mapping[str, Any]) -> LastWindow:
+    n_rows = len(rows.get("rows", ()))
+    return LastWindow(step, _tokens(tokens, texts, len(tokens["rows"])), _rows(rows, n_rows) if n_rows else ())
+
+
+def _token(data: Mapping[str, Any]) -> WorstToken:
+    known = {one.name: data[one.name] for one in fields(WorstToken) if one.name in data}
+    return WorstToken(**{**known, "before": tuple(data["before"]), "after": tuple(data["after"])})
+
+
+def _row(data: Mapping[str, Any]) -> WorstRow:
+    return WorstRow(**{one.name: data[one.name] for one in fields(WorstRow)})

@@ -1,0 +1,1 @@
+"""The format of what merges: names of its entries, bins, table columns."""

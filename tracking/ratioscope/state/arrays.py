@@ -1,0 +1,36 @@
+"""What a batch is reduced to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratioscope.state.tables import Top
+
+
+class State(NamedTuple):
+    """The fields of ``RatioSummary`` but its correction, in order; described there."""
+
+    maxima: torch.Tensor
+    sums: torch.Tensor
+    counts: torch.Tensor
+    histograms: torch.Tensor
+    lengths: torch.Tensor
+    top: Top
+
+
+class Reduced(NamedTuple):
+    """What a kernel makes of a batch.
+
+    Attributes:
+        state: all of it, with what a short-form rule at the level of tokens did; any other rule's part is as if there
+            were none.
+        n: int64 ``(B,)`` valid tokens of each row.
+        row_d: float64 ``(B,)`` sums of log-ratios, exact and then rounded to float32.
+    """
+
+    state: State
+    n: torch.Tensor
+    row_d: torch.Tensor

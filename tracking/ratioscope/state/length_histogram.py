@@ -1,0 +1,64 @@
+"""A histogram over row lengths with what the rule did in each bucket, from which quartiles of length follow.
+
+Lengths below 16 have a bucket each; above, each octave is cut into eight, so a bucket is at most 1/8 of its length
+wide. As in :mod:`ratioscope.state.histogram` the bucket is read from the float's bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LENGTH_COUNTS = ("rows", "ratios", "modified")
+"""Live rows, their ratios at the level of the mode, and how many of these were modified; 0 without a rule."""
+
+MAX_OCTAVE = 20
+"""Rows of 2**20 tokens and more are in the last bucket."""
+
+_SUB_BUCKET_BITS = 3
+N_LENGTHS = (MAX_OCTAVE << _SUB_BUCKET_BITS) + 1
+
+MANTISSA_SHIFT = MANTISSA_BITS - _SUB_BUCKET_BITS
+OFFSET = EXPONENT_BIAS << _SUB_BUCKET_BITS
+"""A bucket is the float's bits without all but the mantissa's first three, less this."""
+
+
+def bucket_index(lengths: torch.Tensor) -> torch.Tensor:
+    """Bucket of each length, int64 in ``[0, N_LENGTHS)``; a length of 0 is put with 1."""
+    bits = lengths.clamp(min=1).float().view(torch.int32).to(torch.int64)
+    return ((bits >> MANTISSA_SHIFT) - OFFSET).clamp(0, N_LENGTHS - 1)
+
+
+def count(lengths: torch.Tensor, ratios: torch.Tensor | None, modified: torch.Tensor | None) -> torch.Tensor:
+    """Counts by bucket of length, without a host sync.
+
+    Args:
+        lengths: int64 ``(B,)`` valid tokens of each row; rows of 0 are left out.
+        ratios: int64 ``(B,)`` ratios of the row at the level of the mode; None without a rule.
+        modified: int64 ``(B,)`` how many of them were modified; None without a rule.
+
+    Returns:
+        int64 ``(len(LENGTH_COUNTS), N_LENGTHS)``.
+    """
+    live = (lengths > 0).to(torch.int64)
+    nothing = torch.zeros_like(live)
+    values = torch.stack([live, nothing if ratios is None else ratios, nothing if modified is None else modified])
+    counts = torch.zeros(len(LENGTH_COUNTS), N_LENGTHS, dtype=torch.int64, device=lengths.device)
+    return counts.scatter_add_(1, bucket_index(lengths).expand_as(values), values)
+
+
+def quartile(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Quartile of each bucket, 0 to 3: that of the bucket's middle row. A bucket is never cut.
+
+    Args:
+        rows: int64 ``(N_LENGTHS,)`` rows of each bucket.
+    """
+    middle = np.cumsum(rows) - 0.5 * rows
+    return np.clip(np.ceil(4.0 * middle / max(int(rows.sum()), 1)) - 1, 0, 3).astype(np.int64)

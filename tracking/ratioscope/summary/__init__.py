@@ -1,0 +1,1 @@
+"""Reducing one batch to the state, and merging states."""

@@ -1,0 +1,132 @@
+"""Kernels: faster ways to the same state, where one is installed for a device.
+
+A kernel is found by an entry point of its device's type in :data:`GROUP`, a function without arguments that makes it.
+That may compile for some seconds, so it is called on a thread of its own, some time after the first batch on such a
+device was observed, and the plain path is taken until it has returned. Counts and histograms are the same to the bit
+either way, sums to 1e-12.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratioscope.batch.observation import Observation
+    from ratioscope.correction.rule import Correction
+    from ratioscope.state.arrays import Reduced
+
+GROUP = "ratioscope.kernels"
+"""Entry-point group: a device's type, as in ``torch.device.type`` -> a function that makes its kernel."""
+
+SWITCH = "RATIOSCOPE_KERNELS"
+"""Environment variable: types of the devices whose kernels are used, by commas; ``0`` for only the plain path."""
+
+DEFAULT = "cpu"
+"""Its value where it is not set."""
+
+START_AFTER_S = 30.0
+"""Seconds from a device's first batch until its kernel is made: a short script has no use for one."""
+
+LONGEST_S = 60.0
+"""Seconds that a fork, or the end of the process, waits at most for a kernel which is being made."""
+
+_log = logging.getLogger("ratioscope")
+
+
+class Kernel(Protocol):
+    """Reduces a batch as :func:`ratioscope.summary.reduce.reduce` does."""
+
+    def __call__(
+        self, observation: Observation, correction: Correction | None, applied: torch.Tensor | None
+    ) -> Reduced | None:
+        """The batch, reduced; None to leave it to the plain path."""
+        ...
+
+
+class _Maker:
+    """One device's kernel: not yet due, being made, or made."""
+
+    def __init__(self, device: str) -> None:
+        self.kernel: Kernel | None = None
+        self._device = device
+        self._due = time.monotonic() + START_AFTER_S
+        self._thread: threading.Thread | None = None
+
+    def poll(self) -> Kernel | None:
+        """The kernel, if it is made; has it made when it is due."""
+        if self._thread is None and time.monotonic() >= self._due:
+            self.start()
+        return self.kernel
+
+    def start(self) -> None:
+        """Begins to make it, once."""
+        if self._thread is not None:
+            return
+        name = f"ratioscope-kernel-{self._device}"
+        self._thread = threading.Thread(target=self._make, name=name, daemon=True)
+        self._thread.start()
+        # A compiler that is interrupted by the end of its process ends it badly, and a fork would inherit its locks.
+        atexit.register(self.wait)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self.wait)
+
+    def wait(self, timeout: float | None = LONGEST_S) -> None:
+        """Until it is made, or cannot be."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _make(self) -> None:
+        try:
+            for entry in entry_points(group=GROUP, name=self._device):
+                self.kernel = entry.load()()
+        except Exception as error:  # whatever is wrong with it, the plain path has the same numbers
+            level = logging.WARNING if SWITCH in os.environ else logging.DEBUG  # where somebody has asked for it
+            _log.log(level, "no kernel for %s: %s: %s", self._device, type(error).__name__, error)
+
+
+_makers: dict[str, _Maker] = {}
+
+
+def reduced(observation: Observation, correction: Correction | None, applied: torch.Tensor | None) -> Reduced | None:
+    """A batch reduced by its device's kernel; None if there is none, not yet, or not for this batch."""
+    device = observation.given[0].device.type
+    maker = _maker(device)
+    kernel = None if maker is None else maker.poll()
+    if maker is None or kernel is None:
+        return None
+    try:
+        return kernel(observation, correction, applied)
+    except Exception as error:
+        maker.kernel = None
+        _log.warning("the kernel for %s failed, the plain path is taken from now on: %s", device, error)
+        return None
+
+
+def ready(device: str = "cpu", timeout: float | None = LONGEST_S) -> bool:
+    """Has a device's kernel made at once and waits for it; whether there is one.
+
+    Args:
+        device: type of the device.
+        timeout: seconds to wait at most; None for as long as it takes.
+    """
+    maker = _maker(device)
+    if maker is None:
+        return False
+    maker.start()
+    maker.wait(timeout)
+    return maker.kernel is not None
+
+
+def _maker(device: str) -> _Maker | None:
+    """That of a device; None where its kernel is not to be used."""
+    if device not in _makers and device in os.environ.get(SWITCH, DEFAULT).replace(" ", "").split(","):
+        _makers[device] = _Maker(device)
+    return _makers.get(device)

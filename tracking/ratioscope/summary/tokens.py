@@ -1,0 +1,145 @@
+"""What a batch's tokens add up to: everything that needs a pass over all of them.
+
+This is the plain path, a torch operation at a time, on any device and without a host sync. :mod:`ratioscope.kernels`
+may have a faster one in its place; this one is what it is tested against. All arithmetic is float64 on float32 inputs.
+Positions without a valid token hold a log-ratio of 0, so sums of terms that vanish at 0 need no mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+
+from ratioscope.numerics import dot, row_sum
+from ratioscope.state import histogram
+from ratioscope.state.tables import Worst, fingerprints, worst_tokens
+from ratioscope.summary.alignment import lag_sums
+from ratioscope.summary.positions import Places, no_place_sums, place_sums
+from ratioscope.summary.rule_effect import Corrected, corrected
+from ratioscope.summary.tally import BANDS, Named, Tally, largest
+
+if TYPE_CHECKING:
+    from ratioscope.batch.observation import Observation
+    from ratioscope.correction.rule import Correction
+
+
+@dataclass(frozen=True)
+class TokenPart:
+    """A batch's tokens, reduced.
+
+    Attributes:
+        tally: what belongs to tokens, by slot name.
+        histogram: int64 ``(N_BUCKETS,)`` of log-ratios.
+        n: int64 ``(B,)`` valid tokens of each row.
+        d: float64 ``(B,)`` sums of log-ratios, exact wherever :func:`ratioscope.numerics.row_sum` is.
+        abs_d: the same of absolute log-ratios.
+        train: float64 ``(B,)`` sums of the trainer's log-probabilities.
+        rollout: float64 ``(B,)`` sums of the engine's.
+        fingerprint: int64 ``(B,)``, as :func:`ratioscope.state.tables.fingerprints` has them.
+        places: sums and counts by place.
+        worst: where the worst tokens are.
+        corrected: what a rule at the level of tokens did; None for any other.
+    """
+
+    tally: Tally
+    histogram: torch.Tensor
+    n: torch.Tensor
+    d: torch.Tensor
+    abs_d: torch.Tensor
+    train: torch.Tensor
+    rollout: torch.Tensor
+    fingerprint: torch.Tensor
+    places: tuple[torch.Tensor, torch.Tensor]
+    worst: Worst
+    corrected: Corrected | None
+
+
+def token_part(
+    observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None
+) -> TokenPart:
+    """Reduces the tokens of one batch."""
+    valid, device = observation.valid, observation.valid.device
+    d = observation.log_ratio.double()
+    abs_d = d.abs()
+    tally = Tally(counts=_validity(observation))
+    tally.extremes("token", observation.log_ratio, valid)
+    inside = valid.double()
+    tally.level("token", d, abs_d, inside)
+    _tokens(tally, observation, d, abs_d, inside)
+    by_rule = None
+    if is_by_token(correction):
+        by_rule = corrected(tally, observation, correction, applied, log_ratio=observation.log_ratio, valid=valid)
+    fingerprint = fingerprints(observation)
+    if valid.shape[-1]:
+        places = Places.of(observation)
+        by_place = place_sums(observation, places, d, abs_d)
+        worst = worst_tokens(observation, places, fingerprint)
+    else:
+        nothing = torch.zeros(0, dtype=torch.int64, device=device)
+        by_place, worst = no_place_sums(device), Worst(nothing, nothing, nothing, nothing > 0)
+    return TokenPart(
+        tally=tally,
+        histogram=histogram.count(observation.log_ratio, valid),
+        n=valid.sum(dim=-1),
+        d=row_sum(d),
+        abs_d=row_sum(abs_d),
+        train=observation.train.double().sum(dim=-1),
+        rollout=observation.rollout.double().sum(dim=-1),
+        fingerprint=fingerprint,
+        places=by_place,
+        worst=worst,
+        corrected=by_rule,
+    )
+
+
+def is_by_token(correction: Correction | None) -> TypeGuard[Correction]:
+    """Whether it is a short-form rule that looks at each token by itself."""
+    return correction is not None and not correction.is_general and correction.level == "token"
+
+
+def _validity(observation: Observation) -> Named:
+    return {
+        "token/n": observation.valid.sum(),
+        "masked_in": observation.masked_in.sum(),
+        "nan": observation.nan.sum(),
+        "inf": observation.infinite.sum(),
+        "positive_logp": observation.positive.sum(),
+        "missing": observation.missing.sum(),
+        "equal": (observation.valid & (observation.train == observation.rollout)).sum(),
+        "zero_train_logp": (observation.valid & (observation.train == 0.0)).sum(),
+        "zero_rollout_logp": (observation.valid & (observation.rollout == 0.0)).sum(),
+    }
+
+
+def _tokens(tally: Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor, inside: torch.Tensor) -> None:
+    x, y = observation.rollout.double(), observation.train.double()
+    lagged, tally.counts["lag/n"] = lag_sums(observation)
+    p, q = y.exp() * inside, x.exp() * inside
+    difference = (p - q).abs()
+    tally.sums.update(
+        {
+            "token/reverse_k3": ((-d).expm1() + d).sum(),
+            "token/mult_prob_error": abs_d.expm1().sum() + tally.counts["token/n"],
+            **_second_moments("logp", x, y),
+            **lagged,
+            **_second_moments("probability", q, p),
+            "probability/abs_difference": difference.sum(),
+        }
+    )
+    if difference.numel():
+        tally.maxima["probability/abs_max"] = largest(difference.max(), tally.counts["token/n"] > 0)
+    ratio = observation.log_ratio.exp()
+    for low, high in BANDS:
+        tally.counts[f"outside/{low:g}_{high:g}"] = ((ratio < low) | (ratio > high)).sum()
+
+
+def _second_moments(name: str, x: torch.Tensor, y: torch.Tensor) -> Named:
+    return {
+        f"{name}/x": x.sum(),
+        f"{name}/y": y.sum(),
+        f"{name}/xx": dot(x, x),
+        f"{name}/yy": dot(y, y),
+        f"{name}/xy": dot(x, y),
+    }

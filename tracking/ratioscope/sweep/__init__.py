@@ -1,0 +1,1 @@
+"""What another threshold would have done."""
