@@ -17,12 +17,13 @@ from unittest import mock
 import torch
 
 from benchmarks import memory, observe, peers
-from benchmarks.batches import Case
 from benchmarks.harness import Row
 from ratioscope.summary import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from benchmarks.batches import Case
 
 PATH = Path(__file__).with_name("reference.json")
 FACTOR, TRIES = 1.5, 3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +18,9 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def keep_weights_plain() -> None:

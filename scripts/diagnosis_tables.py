@@ -11,15 +11,19 @@ import argparse
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from typing import TYPE_CHECKING
+
 from ratioscope.diagnosis import CAUSES  # noqa: E402
 from ratioscope.diagnosis import thresholds as limits  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 PAGE = "docs/reference/diagnosis.md"
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratioscope import CATALOGUE
 from ratioscope.runs.foreign.adopt import sentence
 from ratioscope.runs.foreign.names import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- metrics: written by scripts/docs_tables.py -->"

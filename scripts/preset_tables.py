@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ratioscope import Correction, summarize
 from ratioscope.correction.presets import PRESETS, REFUSED, Preset
 from ratioscope.correction.presets.numbers import NUMBERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOG_RATIOS = [[0.0, 0.5, -0.7, -6.0], [1.5, -2.0, 0.1, 0.3], [0.2, -6.0, -6.0, -6.0]]
 ROLLOUT = [[-0.5, -1.0, -1.5, -3.0], [-2.5, -0.4, -1.0, -0.9], [-0.8, -3.0, -3.0, -3.0]]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ratioscope as rs
+if TYPE_CHECKING:
+    import ratioscope as rs
 
 
 class JsonLinesTracker:

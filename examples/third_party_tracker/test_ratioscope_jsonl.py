@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ratioscope_jsonl import JsonLinesTracker
 
 from ratioscope import testing
 from ratioscope.testing import Received
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def read_back(folder: Path) -> Received:

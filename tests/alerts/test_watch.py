@@ -8,7 +8,6 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tests.support.synthetic import Spec, records
 from tests.support.synthetic_faults import zero
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 BIASED = {"sampling": {"top_p": 0.8, "temperature": 1.0}}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import ratioscope as rs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OWN = "ratioscope/"
 RAW = "sampling/raw_importance_sampling_ratio/"

@@ -8,8 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -18,6 +17,10 @@ import ratioscope as rs
 from ratioscope.cli.main import main
 from ratioscope.journal.schema import DIRECTORY, FILE
 from ratioscope.runs import read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 CHROME = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")))
 

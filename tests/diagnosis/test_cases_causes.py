@@ -6,8 +6,7 @@ The number in a test's name is that of the case. The comment names the public re
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +14,9 @@ import torch
 import ratioscope as rs
 from ratioscope.diagnosis import Diagnosis, diagnose
 from ratioscope.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 OWN = "ratioscope/"
 SEQUENCE_MASK = rs.Correction("sequence", "mask", upper=3.0)

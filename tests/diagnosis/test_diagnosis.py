@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,9 @@ from tests.support.scenarios import SEQUENCE
 from tests.support.synthetic import Spec, records, window
 from tests.support.synthetic_faults import zero
 from tests.support.trials import first
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAMES = {cause.name for cause in CAUSES}
 

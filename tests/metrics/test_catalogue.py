@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 import ratioscope as rs
 from ratioscope.metrics.catalogue import keys
-from ratioscope.metrics.metric import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ratioscope.metrics.metric import Metric
 
 LEVELS = ("token", "sequence")
 

@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("accelerate")
     own = ("WANDB_", "MLFLOW_", "TRACKIO_", "ACCELERATE_", "RATIOSCOPE_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)} | {
-        "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[1]), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[2]), *filter(None, sys.path)]),
         "ACCELERATE_USE_CPU": "true",
         "OMP_NUM_THREADS": "1",
         "WANDB_MODE": "offline",

@@ -11,11 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -27,6 +26,9 @@ from ratioscope.state.slots import GENERATIONS, MAXIMA, SUMS
 from ratioscope.state.tables import TOP_SIZE
 from ratioscope.summary.summary import PACKED_SIZE
 from tests.support.reference import drift, noise_floor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.distributed
 

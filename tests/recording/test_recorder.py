@@ -7,9 +7,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -20,6 +19,9 @@ from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.recording.windows import MOST_APART
 from ratioscope.trackers import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OWN = "ratioscope/"
 RAW = "sampling/raw_importance_sampling_ratio/"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +12,9 @@ import ratioscope as rs
 from ratioscope.cli.main import main
 from ratioscope.report.verdict.settings import settings
 from ratioscope.runs.read import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OPTIONS = {"tis_ratio_type": "token", "outlier_token_is_threshold_low": 0.2, "outlier_token_is_threshold_high": 100.0}
 WORDS = "drops rows with any token's ratio outside [0.2, 100]; truncates tokens with ratio above 2"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -21,6 +20,9 @@ from ratioscope.runs.pooled import Pooled, diagnosis_of
 from ratioscope.runs.read import read
 from ratioscope.state.histogram import from_sparse
 from tests.support.timelines import make_timeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytest.importorskip("plotly")
 NUMBERS = ("modified", "mean", "ess")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import os
 import stat
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 
 import ratioscope as rs
@@ -23,6 +21,11 @@ from ratioscope.runs.alike import exponents, read_alike
 from ratioscope.runs.read import read
 from ratioscope.runs.timeline import Timeline
 from ratioscope.text import number, percent, plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
 
 ROWS, TOKENS = 8, 32
 APART = "ratioscope/log_ratio/abs_mean"

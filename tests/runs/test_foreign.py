@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from tests.support.timelines import make_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 GAP = "sampling/sampling_logp_difference"
 RATIO = "sampling/importance_sampling_ratio"

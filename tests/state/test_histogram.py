@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from numpy.typing import NDArray
 
 from ratioscope.state import histogram
 from tests.support.reference import quantile_range
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SMALLEST, LARGEST = 2.0**-20, 2.0**10
 OCTAVES, PARTS = 30, 32

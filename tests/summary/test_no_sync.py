@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +13,9 @@ from benchmarks.counting import Counting
 from ratioscope.state.slots import MAXIMA
 from ratioscope.state.tables import TOP_SIZE
 from ratioscope.summary.summary import PACKED_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RULES = [None] + [
     rs.Correction(level, action, lower=lower, upper=1.2)  # type: ignore[arg-type]

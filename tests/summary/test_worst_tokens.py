@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
 import ratioscope as rs
-from ratioscope.state.worst import WorstRow, WorstToken
+
+if TYPE_CHECKING:
+    from ratioscope.state.worst import WorstRow, WorstToken
 
 CAP = rs.Correction("token", "truncate", upper=1.2)
 NAN = math.nan

@@ -13,14 +13,16 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from tests.support.drive_grpo import load_example
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KEPT = ("old_per_token_logps", "sampling_per_token_logps", "completion_mask", "completion_ids")
 OPTIONS = ("--steps", "8", "--batch-size", "32", "--max-completion-length", "48", "--learning-rate", "3e-3")

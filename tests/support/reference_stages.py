@@ -6,13 +6,17 @@ It is written from the definitions alone and uses nothing of the package.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tests.support.reference import Batch
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tests.support.reference import Batch
 
 OWN = "ratioscope/"
 CLASSES = ("vetoed", "dropped", "zeroed", "truncated_high", "truncated_low", "clamped")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 import ratioscope as rs
 from tests.support.synthetic import Spec
@@ -26,6 +23,11 @@ from tests.support.synthetic_faults import (
     tail,
     zero,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
 
 SEQUENCE = rs.Correction("sequence", "mask", upper=3.0)
 TOKEN = rs.Correction("token", "truncate", upper=2.0)

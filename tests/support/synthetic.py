@@ -7,9 +7,8 @@ do in earnest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +16,9 @@ from numpy.typing import NDArray
 
 import ratioscope as rs
 from ratioscope.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 VOCABULARY, CONTEXTS = 32, 4096
 Array = NDArray[np.float64]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tests.support.synthetic import BASE, VOCABULARY, Batch, log_softmax, pick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def shift(by: int) -> Callable[[np.random.Generator, Batch], None]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ratioscope.diagnosis import Diagnosis, diagnose
 from tests.support.scenarios import SCENARIOS, healthy
 from tests.support.synthetic import Spec, records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 HEALTHY_RUNS, FAULTY_RUNS = 1000, 200
 CLEAN = "nothing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,9 @@ from tests.support import alert_scenarios
 from tests.support.fake_trackers import register
 from tests.support.local_server import environment
 from tests.support.readback import read_mlflow, read_tensorboard, read_trackio_alerts, read_wandb
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TITLES = ["ratioscope: sampling_settings (warning)", "ratioscope: zero_filled (error)"]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-import ratioscope as rs
 from tests.project.test_docs import ROOT, snippets
+
+if TYPE_CHECKING:
+    import ratioscope as rs
 
 PAGE = ROOT / "docs" / "how-to" / "other-trainers.md"
 RATIO = "sampling/raw_importance_sampling_ratio/"

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -15,11 +16,13 @@ from hypothesis import strategies as st
 
 import ratioscope as rs
 from ratioscope.batch.observation import Observation
-from ratioscope.state.arrays import State
 from ratioscope.summary import kernels, reduce
 from ratioscope_integrations.kernels import proof
 from ratioscope_integrations.kernels.cpu import finish, kernel, rows, threads
 from ratioscope_integrations.kernels.cpu.kernel import CpuKernel
+
+if TYPE_CHECKING:
+    from ratioscope.state.arrays import State
 
 RULES = [
     None,

@@ -18,7 +18,7 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 import ratioscope as rs
-from ratioscope_integrations.trainers.trl import enable
+from ratioscope_integrations.trainers.trl import enable, report_to
 from ratioscope_integrations.trainers.trl.batches import InLoss, Sides
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
 from tests.support.fake_engine import EOS, VOCABULARY, FakeEngine, make_model, make_trainer
@@ -281,11 +281,11 @@ def test_a_patched_trainer_attaches_by_name(tmp_path: Path, monkeypatch: pytest.
     """After enable(), a class that took the place of TRL's only later attaches when it first trains."""
     from transformers import Trainer
 
-    integrations = enable.integration_utils
+    integrations = report_to.integration_utils
     monkeypatch.setattr(integrations, "INTEGRATION_TO_CALLBACK", dict(integrations.INTEGRATION_TO_CALLBACK))
     for kind, name in ((GRPOTrainer, "__init__"), (Trainer, "train"), (Trainer, "evaluate"), (Trainer, "predict")):
         monkeypatch.setattr(kind, name, getattr(kind, name))
-    enable.enable()
+    enable()
     made = patched_class(monkeypatch)
     trainer = make_trainer(tmp_path, monkeypatch, trainer_class=made, report_to=["ratioscope"])
     trainer.train()

@@ -13,7 +13,7 @@ import torch
 
 import ratioscope as rs
 from ratioscope.metrics.catalogue import keys
-from ratioscope_integrations.trainers.trl import enable
+from ratioscope_integrations.trainers.trl import enable, report_to
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
 from tests.support.fake_engine import FakeEngine, length_reward, make_model, make_trainer
 
@@ -483,12 +483,12 @@ def test_report_to_ratioscope_attaches_by_itself(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
     monkeypatch.setattr(
-        enable.integration_utils,
+        report_to.integration_utils,
         "INTEGRATION_TO_CALLBACK",
-        dict(enable.integration_utils.INTEGRATION_TO_CALLBACK),
+        dict(report_to.integration_utils.INTEGRATION_TO_CALLBACK),
     )
-    enable.enable()
-    enable.enable()
+    enable()
+    enable()
     trainer = make_trainer(tmp_path, monkeypatch, report_to=["ratioscope"])
     trainer.train()
     callbacks = [
@@ -506,11 +506,11 @@ def test_without_ratioscope_in_report_to_enable_changes_nothing(
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
     monkeypatch.setattr(
-        enable.integration_utils,
+        report_to.integration_utils,
         "INTEGRATION_TO_CALLBACK",
-        dict(enable.integration_utils.INTEGRATION_TO_CALLBACK),
+        dict(report_to.integration_utils.INTEGRATION_TO_CALLBACK),
     )
-    enable.enable()
+    enable()
     trainer = make_trainer(tmp_path, monkeypatch)
     assert not [
         c for c in trainer.callback_handler.callbacks if type(c).__module__.startswith("ratioscope_integrations")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +12,9 @@ import ratioscope as rs
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
 from tests.support.fake_engine import make_trainer
 from tests.support.reference import drift as numpy_drift
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.trl
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +14,9 @@ from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
 from ratioscope_integrations.trainers.trl.noise_floor import SCORING
 from tests.support.fake_engine import make_trainer
 from tests.support.reference import noise_floor as numpy_floor
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.trl
 

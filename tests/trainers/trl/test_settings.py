@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +13,10 @@ import torch
 from ratioscope.config.lookup import UNKNOWN
 from ratioscope_integrations.engines.vllm import engine_settings, server_settings
 from ratioscope_integrations.trainers.trl.settings import config_warnings, trl_sections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SECTIONS = {"loss", "sampling", "engine", "trainer", "batch"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from ratioscope.cli.ranges import Steps, parse_steps
 from ratioscope.text import plain
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from rich.text import Text

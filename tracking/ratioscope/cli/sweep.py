@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from ratioscope.cli.ranges import Steps, parse_steps
 from ratioscope.sweep.grid import parse_bounds
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from ratioscope.correction.rule import Correction

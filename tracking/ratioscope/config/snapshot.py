@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratioscope._version import DEFINITIONS_VERSION, __version__
 from ratioscope.config.lookup import UNKNOWN, lookup
 from ratioscope.config.redaction import REDACTED, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "REDACTED",

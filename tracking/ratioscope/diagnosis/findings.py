@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.event import LEVELS, Confidence, Level
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from ratioscope.diagnosis.run import Run
     from ratioscope.runs.foreign.names import Name
 

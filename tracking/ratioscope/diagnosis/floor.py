@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis import policy
-from ratioscope.diagnosis.findings import Sign
-from ratioscope.diagnosis.run import Run
+
+if TYPE_CHECKING:
+    from ratioscope.diagnosis.findings import Sign
+    from ratioscope.diagnosis.run import Run
 
 AT_FLOOR = 2.0
 """Mean |d| in multiples of the noise floor up to which no engine could be nearer: two independent computations are 1.4

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.pool import Pool
-from ratioscope.diagnosis.run import Run
-from ratioscope.event import Confidence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ratioscope.diagnosis.pool import Pool
+    from ratioscope.diagnosis.run import Run
+    from ratioscope.event import Confidence
 
 
 def find_jump(parts: Sequence[Pool]) -> int | None:

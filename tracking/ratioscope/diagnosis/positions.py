@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.pool import Pool
-from ratioscope.diagnosis.run import Run
+
+if TYPE_CHECKING:
+    from ratioscope.diagnosis.pool import Pool
+    from ratioscope.diagnosis.run import Run
 
 _TENTHS = tuple(f"position/{at:02}" for at in range(10))
 

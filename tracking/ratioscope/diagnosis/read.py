@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.run import Run
-from ratioscope.event import Event
 from ratioscope.journal.reader import JournalReader
 from ratioscope.runs.read import journal_of, read
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from ratioscope.event import Event
     from ratioscope.runs.timeline import Timeline
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -13,6 +12,8 @@ from ratioscope.diagnosis.findings import Unchecked
 from ratioscope.diagnosis.pool import Pool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from ratioscope.correction.rule import Correction
     from ratioscope.record import Record
     from ratioscope.runs.foreign.names import Name

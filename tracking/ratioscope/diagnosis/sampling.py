@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.config.lookup import UNKNOWN
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.run import Run
 from ratioscope.diagnosis.settings import truncating
+
+if TYPE_CHECKING:
+    from ratioscope.diagnosis.run import Run
 
 
 class _Deficit(NamedTuple):

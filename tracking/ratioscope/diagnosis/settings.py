@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ratioscope.config.lookup import UNKNOWN
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ratioscope.diagnosis.run import Run
 
 _TRUNCATES: tuple[tuple[str, Callable[[float], bool]], ...] = (
     ("top_p", lambda value: value < 1.0),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.run import Run
 from ratioscope.state.worst import tokens_of
+
+if TYPE_CHECKING:
+    from ratioscope.diagnosis.run import Run
 
 
 def nothing_scored(run: Run) -> Sign | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DIRECTORY = "ratioscope"
 """Folder of the journal inside a run's output directory."""

@@ -17,7 +17,6 @@ import threading
 import time
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, migrate
@@ -25,6 +24,7 @@ from ratioscope.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from ratioscope.event import Event

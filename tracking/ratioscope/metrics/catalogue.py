@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from functools import cache
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from ratioscope.metrics import formulas
 from ratioscope.metrics.metric import Detail, Formula, Metric
 from ratioscope.metrics.stage_metrics import stage_metrics
 from ratioscope.metrics.view import QUANTILES, View
 from ratioscope.state.slots import DECILES, TURNS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PREFIX = "ratioscope/"
 RAW = "sampling/raw_importance_sampling_ratio"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ratioscope.correction.stages import CLASSES, MAX_STAGES
 from ratioscope.metrics.metric import Formula, Metric
-from ratioscope.metrics.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ratioscope.metrics.view import View
 
 PREFIX = "ratioscope/"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratioscope.batch.observation import Logps, Mask, Observation
-from ratioscope.correction.rule import Correction
 from ratioscope.correction.weights import correct
 from ratioscope.recording.windows import Windows
 from ratioscope.summary.drift import drift_summary
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from ratioscope.batch.packing import Packing
+    from ratioscope.correction.rule import Correction
 
 
 class Observer:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 from ratioscope.alerts.changes import News
 from ratioscope.alerts.reaction import OnFinding, Reaction
 from ratioscope.config.snapshot import snapshot
-from ratioscope.correction.rule import Correction
 from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.record import Record
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import torch.distributed as dist
+
+    from ratioscope.correction.rule import Correction
 
 
 class Recorder(Observer):

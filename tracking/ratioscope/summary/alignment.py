@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from ratioscope.numerics import dot
 from ratioscope.state.slots import LAG_SIDES
 
 if TYPE_CHECKING:
+    import torch
+
     from ratioscope.batch.observation import Observation
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ratioscope.correction.rule import Correction
-from ratioscope.metrics.view import View
 from ratioscope.sweep.outcome import recorded, sweep_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ratioscope.metrics.view import View
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
 

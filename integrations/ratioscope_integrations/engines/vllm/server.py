@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import Request, urlopen
@@ -14,6 +13,9 @@ from urllib.request import Request, urlopen
 from ratioscope.config.lookup import UNKNOWN, lookup
 from ratioscope.config.redaction import redact
 from ratioscope_integrations.engines.vllm.settings import server_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["server_settings_from"]
 

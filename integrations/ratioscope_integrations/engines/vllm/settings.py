@@ -6,11 +6,13 @@ vLLM is never imported and never asked over the network here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.config.lookup import UNKNOWN, lookup
 from ratioscope.config.snapshot import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["RESHAPING", "SAMPLING", "engine_settings", "sampling_settings", "server_settings"]
 

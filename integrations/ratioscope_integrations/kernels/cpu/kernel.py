@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ratioscope.batch.observation import Observation
-from ratioscope.correction.rule import Correction
 from ratioscope.state import histogram
-from ratioscope.state.arrays import Reduced
 from ratioscope.state.tables import MULTIPLIERS, N_TOKENS, of_advantages, powers_of
 from ratioscope.summary.tokens import is_by_token
 from ratioscope_integrations.kernels.cpu.rows import reduce_rows
@@ -33,6 +31,10 @@ from ratioscope_integrations.kernels.cpu.types import (
     Rule,
     Sum,
 )
+
+if TYPE_CHECKING:
+    from ratioscope.correction.rule import Correction
+    from ratioscope.state.arrays import Reduced
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)

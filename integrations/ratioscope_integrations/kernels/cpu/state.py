@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
-from ratioscope.batch.observation import Observation
 from ratioscope.state.arrays import Reduced, State
 from ratioscope.state.histogram import N_BUCKETS
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
@@ -26,6 +27,9 @@ from ratioscope_integrations.kernels.cpu.types import (
     Seen,
     Sum,
 )
+
+if TYPE_CHECKING:
+    from ratioscope.batch.observation import Observation
 
 
 def _columns(names: tuple[str, ...], fields: tuple[str, ...], by_slot: dict[str, str]) -> tuple[Array, Array]:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
-from ratioscope_integrations.trainers.trl.enable import enable
+from ratioscope_integrations.trainers.trl.report_to import enable
 
 __all__ = ["RatioscopeCallback", "enable"]

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from ratioscope.alerts.reaction import OnFinding
 from ratioscope.recording.ranks import is_main_rank
 from ratioscope.recording.recorder import Recorder
-from ratioscope.trackers.registry import ReportTo
 from ratioscope_integrations.trainers.trl import batches, reading
 from ratioscope_integrations.trainers.trl.drift import Drift
-from ratioscope_integrations.trainers.trl.enable import enable
 from ratioscope_integrations.trainers.trl.noise_floor import DEFAULT_EVERY, NoiseFloor
+from ratioscope_integrations.trainers.trl.report_to import enable
 from ratioscope_integrations.trainers.trl.settings import config_warnings, trl_sections
 from ratioscope_integrations.trainers.trl.warnings import CONFIG_FINDINGS
 
@@ -29,7 +27,9 @@ if TYPE_CHECKING:
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
+    from ratioscope.alerts.reaction import OnFinding
     from ratioscope.record import Record
+    from ratioscope.trackers.registry import ReportTo
 
 __all__ = ["RatioscopeCallback", "enable"]
 

@@ -6,7 +6,6 @@ imported.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.recording.recorder import Recorder
@@ -15,6 +14,8 @@ from ratioscope_integrations.trainers.verl.settings import correction_from, mode
 from ratioscope_integrations.trainers.verl.tracking import live_runs, report_to_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from ratioscope.alerts.reaction import OnFinding

@@ -12,10 +12,13 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 VARIABLE = "RATIOSCOPE_RUN"
 """Environment variable with ``{"after": {module: "package.module:function"}, "options": {...}}``."""

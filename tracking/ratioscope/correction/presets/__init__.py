@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.correction.presets import clipped, divergences, filters, trl, verl
@@ -10,6 +9,8 @@ from ratioscope.correction.presets.preset import Preset, Refusal, near
 from ratioscope.correction.presets.refused import REFUSED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ratioscope.correction.rule import Correction
 
 PRESETS: dict[str, Preset] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.correction.presets.preset import Preset, only, pair, ratio_stage, rejecting
 from ratioscope.correction.rule import Correction
 from ratioscope.correction.stages import Stage, StageLevel, check_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 LEVELS: dict[str, StageLevel] = {
     "token": "token",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.correction.presets.preset import Build, Preset, opsm, positive, ratio_stage
 from ratioscope.correction.rule import Correction
-from ratioscope.correction.stages import StageLevel
+
+if TYPE_CHECKING:
+    from ratioscope.correction.stages import StageLevel
 
 _MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _BEGINNINGS = (b"<!doctype html", b"<html")
 """What a page begins with; a file that begins otherwise is somebody's."""

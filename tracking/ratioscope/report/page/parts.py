@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.report.figures.panel import Absent, Panel
@@ -12,6 +11,8 @@ from ratioscope.report.verdict.verdict import excluded, key_figures, verdict
 from ratioscope.text import plain, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from ratioscope.diagnosis import Diagnosis
     from ratioscope.runs.timeline import Timeline
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -12,6 +11,8 @@ from ratioscope.runs.foreign.names import NAMES, Name
 from ratioscope.runs.timeline import Curve
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ratioscope.runs.timeline import Timeline
 
 EVAL = "eval/"
