@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS, MIN_EXPONENT, SUB_BUCKET_BITS, ZERO
-from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Hash, Kept, Row, Rule
+from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Hash, Kept, Row, TokenBounds
 
 _PER_SIDE = ZERO - 1
 _SHIFT = MANTISSA_BITS - SUB_BUCKET_BITS
@@ -27,7 +27,7 @@ def bucket(bits: int) -> int:
 
 
 @njit(nogil=True, error_model="numpy")
-def counted(row: Row, rule: Rule, n_outside: int, histograms: Array) -> None:
+def counted(row: Row, rule: TokenBounds, n_outside: int, histograms: Array) -> None:
     """Both histograms: the last, what the rule changes in the sum of the others."""
     bits, valid, d, ratio = row.d.view(np.int32), row.valid, row.d, row.ratio
     after = histograms[N_LANES]

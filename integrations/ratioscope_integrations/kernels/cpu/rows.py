@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from ratioscope_integrations.kernels.cpu import positions, ratios
-from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Hash, Kept, Row, Rule, Sum
+from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Hash, Kept, Row, Sum, TokenBounds
 
 
 @njit(nogil=True, error_model="numpy")
@@ -25,7 +25,7 @@ def _reach(mask: Array) -> tuple[int, int]:
 
 
 @njit(nogil=True, error_model="numpy")
-def reduce_rows(offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept) -> bool:
+def reduce_rows(offset: int, batch: Batch, rule: TokenBounds, hashing: Hash, kept: Kept) -> bool:
     """Reduces some of a batch's rows, of which the first is row ``offset``.
 
     Returns:
