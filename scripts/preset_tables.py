@@ -76,7 +76,7 @@ def _differs(preset: Preset) -> bool:
     if inspect.Parameter.empty in preset.options.values():
         return True
     rule = preset.make({})
-    return rule.is_general and not rule.stages
+    return rule.bounds is None and not rule.stages
 
 
 def _options(preset: Preset) -> str:

@@ -82,7 +82,7 @@ def test_every_preset_accounts_for_one_batch(name: str) -> None:
     assert rs.Correction.from_json(rule.to_json()) == rule
     assert all("/" in source for source in rule.sources.values())
     assert preset.source
-    if rule.is_general:
+    if rule.bounds is None:
         assert rule.mode == name
         assert sum(summary.count(f"class/{part}") for part in ("kept", "vetoed", "dropped", "zeroed", "clamped")) + sum(
             summary.count(f"class/truncated_{side}") for side in ("low", "high")

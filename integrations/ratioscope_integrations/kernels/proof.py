@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.batch.observation import Observation
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.state.slots import COUNTS, MAXIMA, SUMS
 from ratioscope.summary.reduce import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ratioscope.state.arrays import State
+    from ratioscope.summary.kernels import BatchState
     from ratioscope.summary.kernels import Kernel
 
 CLOSE = 1e-12
@@ -52,7 +52,7 @@ class Case(NamedTuple):
     applied: torch.Tensor | None
 
 
-def difference(found: State, right: State) -> str | None:
+def difference(found: BatchState, right: BatchState) -> str | None:
     """The first thing in which a kernel's state is not as it should be, in words; None if there is nothing.
 
     Args:

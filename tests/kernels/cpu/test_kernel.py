@@ -22,7 +22,7 @@ from ratioscope_integrations.kernels.cpu import finish, kernel, rows, threads
 from ratioscope_integrations.kernels.cpu.kernel import CpuKernel
 
 if TYPE_CHECKING:
-    from ratioscope.state.arrays import State
+    from ratioscope.summary.kernels import BatchState
 
 RULES = [
     None,
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow  # compiling takes some ten seconds
 
 def both(
     observation: Observation, rule: rs.Correction | None, applied: torch.Tensor | None
-) -> tuple[State, State, bool]:
+) -> tuple[BatchState, BatchState, bool]:
     """The states by the plain path and by the kernel, and whether the kernel took the batch."""
     taken = KERNEL(observation, rule, applied)
     with pytest.MonkeyPatch.context() as patched:

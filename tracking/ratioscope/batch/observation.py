@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from ratioscope.batch.packing import Packing, padded
+from ratioscope.numerics import FLOAT32_MAX, row_sum
 
 POSITIVE_LOGP_SLACK = 1e-4
 """A rollout log-probability above this is no log-probability; rounding alone can reach slightly above 0."""
@@ -97,53 +98,33 @@ class Observation:
         return self.given[2] != 0
 
     @cached_property
-    def _classes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What each masked-in token is: missing, NaN, infinite, positive or else valid."""
+    def narrowing(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Five bool ``(B, T)``, each part of the one before: masked in, not missing, not NaN, finite, valid."""
         (train, rollout), masked_in = self._cast, self.masked_in
-        absent = torch.zeros((), dtype=torch.bool, device=masked_in.device) if self.absent is None else self.absent
-        missing = masked_in & absent
-        rest = masked_in & ~missing
-        nan = rest & (train.isnan() | rollout.isnan())
-        rest = rest & ~nan
-        infinite = rest & ~(train - rollout).isfinite()
-        rest = rest & ~infinite
-        positive = rest & (rollout > POSITIVE_LOGP_SLACK)
-        return missing, nan, infinite, positive, rest & ~positive
-
-    @property
-    def missing(self) -> torch.Tensor:
-        """Bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all."""
-        return self._classes[0]
-
-    @property
-    def nan(self) -> torch.Tensor:
-        """Bool ``(B, T)``, other masked-in tokens with a NaN on either side."""
-        return self._classes[1]
-
-    @property
-    def infinite(self) -> torch.Tensor:
-        """Bool ``(B, T)``, other masked-in tokens with an infinity on either side, or in the difference."""
-        return self._classes[2]
-
-    @property
-    def positive(self) -> torch.Tensor:
-        """Bool ``(B, T)``, other masked-in tokens whose rollout log-probability is above 0."""
-        return self._classes[3]
+        present = masked_in if self.absent is None else masked_in & ~self.absent
+        known = present & ~torch.maximum(train, rollout).isnan()  # NaN if either is
+        finite = known & ((train - rollout).abs() <= FLOAT32_MAX)
+        return masked_in, present, known, finite, finite & (rollout <= POSITIVE_LOGP_SLACK)
 
     @property
     def valid(self) -> torch.Tensor:
-        """Bool ``(B, T)``."""
-        return self._classes[4]
+        """Bool ``(B, T)``, tokens that are masked in, with two finite log-probabilities, the rollout's not above 0."""
+        return self.narrowing[-1]
+
+    @cached_property
+    def invalid(self) -> torch.Tensor:
+        """Bool ``(B, T)``, the others."""
+        return ~self.valid
 
     @cached_property
     def train(self) -> torch.Tensor:
         """``(B, T)`` trainer log-probabilities, 0 where not valid."""
-        return torch.where(self.valid, self._cast[0], 0.0)
+        return self._cast[0].masked_fill(self.invalid, 0.0)
 
     @cached_property
     def rollout(self) -> torch.Tensor:
         """``(B, T)`` rollout log-probabilities, 0 where not valid."""
-        return torch.where(self.valid, self._cast[1], 0.0)
+        return self._cast[1].masked_fill(self.invalid, 0.0)
 
     @cached_property
     def log_ratio(self) -> torch.Tensor:
@@ -152,20 +133,39 @@ class Observation:
 
     @cached_property
     def step_log_ratio(self) -> torch.Tensor:
-        """``(B, T)`` the log-ratio as the correction step itself sees it: 0 only where masked out or NaN."""
-        train, rollout, mask = self.given
-        return step_log_ratio(train.float(), rollout.float(), mask)
+        """``(B, T)`` log-ratio of the correction step, with TRL's operations: 0 only where masked out or NaN."""
+        train, rollout = self._cast
+        return torch.nan_to_num((train - rollout) * self.given[2].to(torch.float32), nan=0.0)
+
+    @cached_property
+    def n_valid(self) -> torch.Tensor:
+        """Int64 ``(B,)``, valid tokens of each sequence."""
+        return self.valid.sum(dim=-1)
+
+    @cached_property
+    def row_log_ratio(self) -> torch.Tensor:
+        """Float64 ``(B,)``, sums of log-ratios, exact wherever :func:`ratioscope.numerics.row_sum` is."""
+        return row_sum(self.log_ratio.double())
+
+    @cached_property
+    def sequence_log_ratio(self) -> torch.Tensor:
+        """Float32 ``(B,)``, the same rounded once, so that its bits do not depend on how a batch is padded or split."""
+        return self.row_log_ratio.clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
 
     def take_log_ratio(self, log_ratio: torch.Tensor, *, of_step: bool) -> None:
-        """Keeps :attr:`log_ratio` as a kernel has made it, and as :attr:`step_log_ratio` too where that is the same."""
+        """Stores :attr:`log_ratio` as a kernel computed it.
+
+        Args:
+            log_ratio: float32 ``(B, T)``.
+            of_step: whether it is :attr:`step_log_ratio` too.
+        """
         vars(self)["log_ratio"] = log_ratio
         if of_step:
             vars(self)["step_log_ratio"] = log_ratio
 
-
-def step_log_ratio(train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The log-ratio of the correction step, as TRL takes it: float32 ``(B, T)``, 0 where masked out or NaN."""
-    return torch.nan_to_num((train - rollout) * mask.detach().to(torch.float32), nan=0.0)
+    def take_sequences(self, n_valid: torch.Tensor, log_ratio: torch.Tensor) -> None:
+        """Stores :attr:`n_valid` and :attr:`sequence_log_ratio` as a kernel computed them."""
+        vars(self)["n_valid"], vars(self)["sequence_log_ratio"] = n_valid, log_ratio
 
 
 def check_batch(

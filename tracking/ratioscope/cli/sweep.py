@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
     from ratioscope.sweep.recommend import Pool
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses what makes no sense, before anything is read."""
-    from ratioscope.sweep.recommend import MODES
+    from ratioscope.correction.bounds import MODES
 
     error = arguments.parser.error
     if not 2 <= arguments.points <= 1000:
@@ -173,12 +174,13 @@ def _as_json(
         }
         for level in ("token", "sequence")
     }
+    bounds = None if own is None else own.bounds
     return {
         "schema": SCHEMA,
         "path": str(arguments.path),
         "windows": pooled.windows,
         "steps": list(pooled.steps),
-        "own": own and {"mode": own.mode, "lower": own.lower, "upper": own.upper},
+        "own": own and {"mode": own.mode, "lower": bounds and bounds.lower, "upper": bounds and bounds.upper},
         "own_rules": len(pooled.rules),
         "raw": raw,
         "outcomes": _listed(outcomes, own),
@@ -192,5 +194,5 @@ def _as_json(
     }
 
 
-def _listed(outcomes: dict[str, list[Outcome]], own: Correction | None) -> list[dict[str, Any]]:
+def _listed(outcomes: dict[str, list[Outcome]], own: Rule | None) -> list[dict[str, Any]]:
     return [{**one.to_json(), "own": one.correction == own} for listed in outcomes.values() for one in listed]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
     from ratioscope.sweep.recommend import Pool
@@ -71,7 +72,7 @@ def _heading(path: str, pooled: Pool) -> RenderableType:
     return Text(str(path), "bold").append("  " + " · ".join(facts), "dim not bold")
 
 
-def _rule(rule: Correction | None) -> str:
+def _rule(rule: Rule | None) -> str:
     if rule is None:
         return "no correction"
     return plain(rule.words(), 400)
@@ -98,7 +99,7 @@ def _new_table(*columns: str) -> Table:
     return table
 
 
-def _table(outcomes: Sequence[Outcome], own: Correction | None) -> Table:
+def _table(outcomes: Sequence[Outcome], own: Rule | None) -> Table:
     """One row a rule."""
     sides = any(outcome.correction.lower is not None for outcome in outcomes)
     table = _new_table("min", "max", "modified %", *(("below %", "above %") if sides else ()), "mean", "ESS")
@@ -112,7 +113,7 @@ def _table(outcomes: Sequence[Outcome], own: Correction | None) -> Table:
 
 
 def _worst_table(
-    outcomes: Sequence[Outcome], windows: Sequence[tuple[int, Sequence[Outcome]]], own: Correction | None
+    outcomes: Sequence[Outcome], windows: Sequence[tuple[int, Sequence[Outcome]]], own: Rule | None
 ) -> Table:
     """One row a rule: median and worst window."""
     table = _new_table("min", "max", "modified %", "worst", "step", "ESS", "worst", "step")

@@ -1,130 +1,94 @@
-"""What a rule did to a batch: how many ratios it modified, what weights it left, and whose gradient that takes away."""
+"""Counts of what a rule did to a batch: modified ratios, the weights that are left, and the gradient that is lost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratioscope.correction.stage_pipeline import disagreements, normalizer, through
-from ratioscope.numerics import dot
-from ratioscope.state import histogram
+from ratioscope.correction.stages import STAGE_COUNTS
+from ratioscope.summary.level_sums import extremes
 
 if TYPE_CHECKING:
-    from ratioscope.batch.observation import Observation
-    from ratioscope.correction.rule import Correction
-    from ratioscope.summary.tally import Tally
+    from ratioscope.correction.rule import CorrectedBatch
 
 
-@dataclass(frozen=True)
-class Corrected:
-    """What a rule did, apart from what is in the tally.
+class RuleEffect(NamedTuple):
+    """Effect of a rule on one batch; vectors are in the order of ``slots``.
 
     Attributes:
-        histogram: int64 ``(N_BUCKETS,)`` of the weights' logarithms.
-        ratios_of_row: int64 ``(B,)`` ratios at the level of the rule.
-        modified_of_row: int64 ``(B,)`` how many of them the rule modified.
-        stage_counts: as ``stages.STAGE_COUNTS``, of a general rule.
+        extremes: float64 ``(2,)``, largest weight and negated smallest; minus infinity without a weight.
+        sums: float64 ``(4,)``: weights, their squares, and the sums of :func:`_gradients`.
+        normalizer: float64 ``(1,)``, sum of the weights that normalisation takes the mean of.
+        counts: int64 ``(8,)``: kept ratios, ratios below and above what is kept; ratios and modified ones of positive,
+            then of negative advantage; applied weights that are not the rule's.
+        stage_counts: int64, one for each of ``stages.STAGE_COUNTS``, then dropped ratios and the normalizer's number.
+        ratios_by_row: int64 ``(B,)``, ratios of each completion at the level of the rule.
+        modified_by_row: int64 ``(B,)``, how many of them the rule modified.
     """
 
-    histogram: torch.Tensor
-    ratios_of_row: torch.Tensor
-    modified_of_row: torch.Tensor
-    stage_counts: torch.Tensor | None = None
+    extremes: torch.Tensor
+    sums: torch.Tensor
+    normalizer: torch.Tensor
+    counts: torch.Tensor
+    stage_counts: torch.Tensor
+    ratios_by_row: torch.Tensor
+    modified_by_row: torch.Tensor
+
+    @classmethod
+    def none(cls, n: torch.Tensor) -> RuleEffect:
+        """The effect of no rule on a batch of completions with ``n`` tokens, ``(B,)``."""
+        sums, counts = n.new_zeros(5, dtype=torch.float64), n.new_zeros(10 + len(STAGE_COUNTS))
+        no_row = torch.zeros_like(n)
+        no_weight = n.new_full((2,), -torch.inf, dtype=torch.float64)
+        return cls(no_weight, sums[:4], sums[4:], counts[:8], counts[8:], no_row, no_row)
 
 
-def corrected(
-    tally: Tally,
-    observation: Observation,
-    correction: Correction,
-    applied: torch.Tensor | None,
-    *,
-    log_ratio: torch.Tensor,
-    valid: torch.Tensor,
-) -> Corrected:
-    """Adds what a short-form rule did to the tally.
+def count_effect(
+    none: RuleEffect, corrected: CorrectedBatch, *, advantages: torch.Tensor | None, applied: torch.Tensor | None
+) -> RuleEffect:
+    """Counts what a rule did, without a host sync.
 
     Args:
-        tally: gets counts, sums and maxima.
-        observation: the batch.
-        correction: the rule.
+        none: the effect of no rule on the batch.
+        corrected: the batch under the rule.
+        advantages: float32 ``(B,)``, or None.
         applied: the weights that the loss really uses, or None.
-        log_ratio: float32 ``(B, T)`` of tokens, or ``(B, 1)`` of rows, as the rule's level is.
-        valid: bool of the same shape.
     """
-    raw, advantages = correction.raw_ratio(observation.log_ratio), observation.advantages
-    weights = correction.apply(raw)
-    low, high = correction.outside(raw)
-    low, high = low & valid, high & valid
-    modified = low | high
-    ratios_of_row, modified_of_row = valid.sum(dim=-1), modified.sum(dim=-1)
-    weight = weights.double() * valid
-    tally.counts.update({"corrected/n": valid.sum(), "modified/low": low.sum(), "modified/high": high.sum()})
-    tally.sums.update({"corrected/w": weight.sum(), "corrected/w2": dot(weight, weight)})
-    tally.extremes("corrected", weights, valid)
-    if applied is not None:
-        same = observation.step_log_ratio is observation.log_ratio
-        expected = weights if same else correction.apply(correction.raw_ratio(observation.step_log_ratio))
-        same_shape = applied.shape == expected.shape
-        tally.counts["disagreements"] = ((expected != applied.detach()) & valid).sum() if same_shape else valid.sum()
+    not_kept, zero = ~corrected.kept_mask, none.counts[:1]
+    by_row = torch.stack([corrected.valid, corrected.kept_mask, corrected.low, corrected.high]).sum(dim=-1)
+    ratios_and_modified = torch.stack([by_row[0], by_row[2] + by_row[3]])
+    totals = by_row.sum(dim=1)
+    weights = corrected.weights.masked_fill(not_kept, 0.0)
+    wide = weights.double()
+    by_advantage, gradients = none.counts[:4], none.sums[:2]
     if advantages is not None:
-        by_advantage(tally, advantages, ratios_of_row, modified_of_row)
-        _gradients(tally, advantages, raw, weights, valid)
-    if correction.action == "mask":
-        left = histogram.count(log_ratio, valid & ~modified)
-    else:
-        lower, upper = correction.log_bounds
-        left = histogram.count(log_ratio.clamp(min=lower, max=upper), valid)
-    return Corrected(left, ratios_of_row, modified_of_row)
-
-
-def corrected_by_stages(
-    tally: Tally, observation: Observation, correction: Correction, applied: torch.Tensor | None
-) -> Corrected:
-    """The same of a rule of stages, all of it by token."""
-    valid = observation.valid
-    passed = through(observation, correction)
-    weights, kept, modified = passed.weights, passed.kept, passed.modified
-    ratios_of_row, modified_of_row = valid.sum(dim=-1), modified.sum(dim=-1)
-    tally.counts.update(
-        {
-            "corrected/n": kept.sum(),
-            "dropped/n": (valid & ~kept).sum(),
-            "modified/low": passed.low.sum(),
-            "modified/high": passed.high.sum(),
-        }
+        sides = torch.stack([advantages > 0, advantages < 0]).unsqueeze(1)
+        by_advantage = (ratios_and_modified * sides).sum(dim=-1).flatten()
+        gradients = _gradients(corrected, advantages)
+    disagreements = zero if applied is None else corrected.disagreements(applied).unsqueeze(0)
+    stage_counts = none.stage_counts[:-2] if corrected.stage_counts is None else corrected.stage_counts
+    total, number = (none.normalizer[0], zero[0]) if corrected.normalizer is None else corrected.normalizer
+    dropped = torch.stack([totals[0] - totals[1], number])
+    return RuleEffect(
+        extremes=extremes(torch.stack([weights, -weights]), not_kept),
+        sums=torch.cat([torch.stack([wide.sum(), torch.linalg.vector_norm(wide).square()]), gradients]),
+        normalizer=total.unsqueeze(0),
+        counts=torch.cat([totals[1:], by_advantage, disagreements]),
+        stage_counts=torch.cat([stage_counts, dropped]),
+        ratios_by_row=ratios_and_modified[0],
+        modified_by_row=ratios_and_modified[1],
     )
-    weight = _where(kept, weights.double())
-    tally.sums.update({"corrected/w": weight.sum(), "corrected/w2": weight.square().sum()})
-    tally.extremes("corrected", _where(kept, weights), kept)
-    if applied is not None:
-        tally.counts["disagreements"] = disagreements(observation, passed, correction, applied)
-    if correction.batch_normalize:
-        tally.sums["normalizer/w"], tally.counts["normalizer/n"] = normalizer(passed, correction, valid)
-    if observation.advantages is not None:
-        by_advantage(tally, observation.advantages, ratios_of_row, modified_of_row)
-        # What normalising takes away depends on the whole batch, which a part of it does not know.
-        _gradients(tally, observation.advantages, _where(valid, passed.raw), weights, valid)
-    left = histogram.count(weights.log(), kept & (weights > 0))
-    return Corrected(left, ratios_of_row, modified_of_row, passed.counts())
 
 
-def by_advantage(tally: Tally, advantages: torch.Tensor, ratios: torch.Tensor, modified: torch.Tensor) -> None:
-    """Counts ratios and modified ones of rows, both int64 ``(B,)``, by the sign of their advantage."""
-    for name, side in (("positive", advantages > 0), ("negative", advantages < 0)):
-        tally.counts[f"{name}_advantage/n"] = (ratios * side).sum()
-        tally.counts[f"{name}_advantage/modified"] = (modified * side).sum()
+def _gradients(corrected: CorrectedBatch, advantages: torch.Tensor) -> torch.Tensor:
+    """Sums of abs(advantage) times the ratio before the rule, and times what the rule takes away: float64 ``(2,)``.
 
-
-def _gradients(
-    tally: Tally, advantages: torch.Tensor, raw: torch.Tensor, weights: torch.Tensor, valid: torch.Tensor
-) -> None:
-    size, ratio = advantages.double().abs(), raw.double()
-    tally.sums["gradient/raw"] = dot(size, (ratio * valid).sum(dim=-1))
-    removed = (ratio - weights.double()).clamp(min=0.0)
-    tally.sums["gradient/removed"] = dot(size, (removed * valid).sum(dim=-1))
-
-
-def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return torch.where(valid, values, 0.0)
+    Weights are those before normalisation: its divisor depends on the whole batch, which a part of it does not know.
+    """
+    sides = torch.stack([corrected.raw, corrected.weights])
+    # A ratio may be infinite where a token is not valid, and infinity times 0 is NaN.
+    raw, weights = sides.masked_fill_(~corrected.valid, 0.0).double().unbind()
+    removed = (raw - weights).clamp_(min=0.0)
+    by_row = torch.stack([raw.sum(dim=-1), removed.sum(dim=-1)])
+    return by_row @ advantages.double().abs()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ratioscope.state.arrays import Reduced, State
 from ratioscope.state.histogram import N_BUCKETS
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
 from ratioscope.state.tables import N_LOG_RATIOS, N_ROWS, N_TOKENS, Top
 from ratioscope.state.worst import N_AFTER, N_BEFORE, ROW_COLUMNS, TOKEN_COLUMNS
+from ratioscope.summary.kernels import BatchState, KernelResult
 from ratioscope_integrations.kernels.cpu.finish import finish
 from ratioscope_integrations.kernels.cpu.types import (
     N_TENTHS,
@@ -23,9 +23,9 @@ from ratioscope_integrations.kernels.cpu.types import (
     Finished,
     Found,
     Kept,
-    Rule,
     Seen,
     Sum,
+    TokenBounds,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ _TOKENS, _SEQUENCES, _GEOMETRIC, _WEIGHTS = (
 _AROUND = np.arange(-N_BEFORE, N_AFTER + 1)
 
 
-def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
+def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> KernelResult:
     """The batch's state.
 
     Args:
@@ -124,7 +124,7 @@ def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
     histograms[_SEQUENCES], histograms[_GEOMETRIC] = by.histograms
     changed = sum(thread.histograms[-1] for thread in kept)
     histograms[_WEIGHTS] = histograms[_TOKENS] + changed if rule.acts else 0
-    state = State(
+    state = BatchState(
         maxima=torch.from_numpy(maxima),
         sums=torch.from_numpy(sums),
         counts=torch.from_numpy(seen),
@@ -132,7 +132,12 @@ def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
         lengths=torch.from_numpy(by.lengths),
         top=_top(observation, counts[:, Count.n] > 0, by, kept),
     )
-    return Reduced(state, n=torch.from_numpy(counts[:, Count.n].copy()), row_d=torch.from_numpy(by.row_d))
+    return KernelResult(
+        state,
+        n=torch.from_numpy(counts[:, Count.n].copy()),
+        row_d=torch.from_numpy(by.row_d),
+        counts_rule=rule.acts > 0,
+    )
 
 
 def _finished(n_rows: int) -> Finished:

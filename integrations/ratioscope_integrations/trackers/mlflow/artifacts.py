@@ -102,7 +102,8 @@ def _pictured(row: Row) -> list[tuple[str, str, Bounds]]:
     """Key, level and bounds of the histograms to draw: tokens always, sequences where the rule acts on them."""
     rule = row.record.correction
     level = "token" if rule is None else rule.level
-    bounds: dict[str, Bounds] = {level: (None, None) if rule is None else (rule.lower, rule.upper)}
+    own = None if rule is None else rule.bounds
+    bounds: dict[str, Bounds] = {level: (None, None) if own is None else (own.lower, own.upper)}
     wanted = {f"{name}_log_ratio": name for name in dict.fromkeys(["token", level])}
     return [
         (key, wanted[name], bounds.get(wanted[name], (None, None)))

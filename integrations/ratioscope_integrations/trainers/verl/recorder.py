@@ -127,7 +127,7 @@ class VerlRecorder:
             say("no ratio", sides)
             return
         rule = self.recorder.correction
-        rejects = rule is not None and any(stage.action == "drop" for stage in rule.stages)
+        rejects = rule is not None and rule.drops
         after = rejects and mask is None and sides.corrected
         if after:
             say("rejected mask", _REJECTED)

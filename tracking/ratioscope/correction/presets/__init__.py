@@ -11,7 +11,7 @@ from ratioscope.correction.presets.refused import REFUSED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
@@ -25,7 +25,7 @@ PRESETS: dict[str, Preset] = {
 __all__ = ["PRESETS", "REFUSED", "Preset", "Refusal", "make"]
 
 
-def make(name: str, options: Mapping[str, Any]) -> Correction:
+def make(name: str, options: Mapping[str, Any]) -> Rule:
     """A preset's rule.
 
     Raises:

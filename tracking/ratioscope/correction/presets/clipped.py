@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ratioscope.correction.bounds import Correction
+from ratioscope.correction.checks import check_choice
 from ratioscope.correction.presets.preset import Build, Preset, opsm, pair, positive, ratio_stage
-from ratioscope.correction.rule import Correction
-from ratioscope.correction.stages import Stage, StageAction, StageLevel, check_choice
+from ratioscope.correction.rule import Rule
+from ratioscope.correction.staged import StagedCorrection
+from ratioscope.correction.stages import Stage, StageAction, StageLevel
 from ratioscope.numerics import FLOAT32_MAX
 
 LEVELS: dict[str, StageLevel] = {"token": "token", "sequence": "product", "geometric": "geometric"}
@@ -15,7 +18,7 @@ LEVELS: dict[str, StageLevel] = {"token": "token", "sequence": "product", "geome
 def _openrlhf(level: StageLevel, action: StageAction) -> Build:
     def build(
         *, lower: float = 0.5, upper: float = 5.0, vllm_is_truncated_threshold: tuple[float, float] | None = None
-    ) -> Correction:
+    ) -> StagedCorrection:
         if vllm_is_truncated_threshold is not None:
             lower, upper = pair("vllm_is_truncated_threshold", vllm_is_truncated_threshold)
         return Correction.of([ratio_stage(level, action, lower, upper)])
@@ -24,7 +27,7 @@ def _openrlhf(level: StageLevel, action: StageAction) -> Build:
 
 
 def _slime(action: StageAction) -> Build:
-    def build(*, tis_clip_low: float = 0.0, tis_clip: float = 2.0) -> Correction:
+    def build(*, tis_clip_low: float = 0.0, tis_clip: float = 2.0) -> StagedCorrection:
         return Correction.of([ratio_stage("token", action, tis_clip_low or None, tis_clip)])
 
     return build
@@ -43,7 +46,7 @@ def _slime_mis(
     rs_lower_bound: float | None = None,
     rs_upper_bound: float | None = None,
     rs_veto_threshold: float | None = None,
-) -> Correction:
+) -> StagedCorrection:
     check_choice("tis_mode", tis_mode, ("truncate", "clip", "mask"))
     for name, level in (("tis_level", tis_level), ("rs_level", rs_level)):
         check_choice(name, level, tuple(LEVELS))
@@ -66,7 +69,7 @@ def _slime_mis(
     return Correction.of(stages, weight=weight, log_clamp=20.0, batch_normalize=tis_batch_normalize and use_tis)
 
 
-def _slime_opsm(*, opsm_delta: float) -> Correction:
+def _slime_opsm(*, opsm_delta: float) -> Rule:
     return opsm(opsm_delta)
 
 
@@ -80,7 +83,7 @@ def _nemo(action: StageAction) -> Build:
         truncated_importance_sampling_ratio: float,
         truncated_importance_sampling_ratio_min: float | None = None,
         sequence_level_importance_ratios: bool = False,
-    ) -> Correction:
+    ) -> StagedCorrection:
         level: StageLevel = "product" if sequence_level_importance_ratios else "token"
         bounds = truncated_importance_sampling_ratio_min, truncated_importance_sampling_ratio
         finite = ratio_stage(level, "zero", None, FLOAT32_MAX, name="not finite:")
@@ -92,17 +95,17 @@ def _nemo(action: StageAction) -> Build:
 
 def _nemo_sequence(
     *, truncated_importance_sampling_ratio: float = 1.002, truncated_importance_sampling_ratio_min: float = 0.999
-) -> Correction:
+) -> StagedCorrection:
     bounds = truncated_importance_sampling_ratio_min, truncated_importance_sampling_ratio
     return Correction.of([ratio_stage("geometric", "zero", *bounds), _finite()])
 
 
-def _nemo_error(*, seq_logprob_error_threshold: float) -> Correction:
+def _nemo_error(*, seq_logprob_error_threshold: float) -> StagedCorrection:
     return Correction.of([Stage("mult_prob_error", "mean", "drop", upper=seq_logprob_error_threshold)], weight="one")
 
 
 def _swift(mode: str) -> Build:
-    def build(*, rollout_importance_sampling_threshold: float = 2.0) -> Correction:
+    def build(*, rollout_importance_sampling_threshold: float = 2.0) -> StagedCorrection:
         upper = rollout_importance_sampling_threshold
         stage = {
             "token_truncate": ratio_stage("token", "truncate", None, upper),
@@ -115,11 +118,11 @@ def _swift(mode: str) -> Build:
     return build
 
 
-def _swift_opsm(*, off_policy_sequence_mask_delta: float) -> Correction:
+def _swift_opsm(*, off_policy_sequence_mask_delta: float) -> Rule:
     return opsm(off_policy_sequence_mask_delta)
 
 
-def _tunix(*, sampler_is_threshold: float = 2.0) -> Correction:
+def _tunix(*, sampler_is_threshold: float = 2.0) -> StagedCorrection:
     return Correction.of([ratio_stage("token", "truncate", None, sampler_is_threshold)], log_clamp=20.0)
 
 

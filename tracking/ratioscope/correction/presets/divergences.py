@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ratioscope.correction.bounds import Correction
 from ratioscope.correction.presets.preset import Preset, only, rejecting
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.staged import StagedCorrection
 from ratioscope.correction.stages import Stage, StageLevel
 
 
@@ -15,7 +16,7 @@ def open_instruct(
     rho_mask_upper_bound: float = 0.0,
     rho_mask_sequence_level: bool = False,
     rho_mask_tv_divergence: bool = False,
-) -> Correction:
+) -> StagedCorrection:
     """open-instruct's ``rho`` correction; a bound of 0 is none."""
     clamp = rho_clamp_lower_bound or None, rho_clamp_upper_bound or None
     mask = rho_mask_lower_bound or None, rho_mask_upper_bound or None
@@ -31,16 +32,16 @@ def open_instruct(
     return Correction.of(stages, weight="geometric" if rho_mask_sequence_level else "token", log_clamp=10.0)
 
 
-def _dppo(*, dppo_mask_high: float = 0.2, dppo_mask_low: float = 0.2) -> Correction:
+def _dppo(*, dppo_mask_high: float = 0.2, dppo_mask_low: float = 0.2) -> StagedCorrection:
     stage = Stage("probability_difference", "token", "zero", -dppo_mask_low, dppo_mask_high, advantage="outward")
     return Correction.of([stage])
 
 
-def _ipo(*, ipo_threshold: float = 0.1) -> Correction:
+def _ipo(*, ipo_threshold: float = 0.1) -> StagedCorrection:
     return Correction.of([Stage("abs_probability_difference", "token", "zero", upper=ipo_threshold)])
 
 
-def _ref_kl() -> Correction:
+def _ref_kl() -> StagedCorrection:
     return Correction.of([Stage("probability_difference", "token", "zero", lower=-0.2)])
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.correction.bounds import Correction
+from ratioscope.correction.checks import check_choice
 from ratioscope.correction.presets.preset import Preset, only, pair, ratio_stage, rejecting
-from ratioscope.correction.rule import Correction
-from ratioscope.correction.stages import Stage, StageLevel, check_choice
+from ratioscope.correction.staged import StagedCorrection
+from ratioscope.correction.stages import Stage, StageLevel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +38,7 @@ def skyrl(
     geo_mask_high: float = 1.01,
     product_mask_low: float = 0.5,
     product_mask_high: float = 2.0,
-) -> Correction:
+) -> StagedCorrection:
     """SkyRL's ``OffPolicyCorrectionConfig``, in its order."""
     bounds = token_mask_is_threshold_low, token_mask_is_threshold_high
     masks_tokens = None not in bounds  # SkyRL wants both
@@ -69,7 +71,7 @@ def areal(
     agg: str = "mean",
     upper: float = 5.0,
     lower: float | None = None,
-) -> Correction:
+) -> StagedCorrection:
     """AReaL's ``RejectionSamplingConfig``."""
     check_choice("level", level, ("token", "sequence"))
     check_choice("action", action, ("mask", "clamp"))
@@ -102,7 +104,7 @@ def roll(
     weight_type: str | None = "token",
     upper_bound: float | None = 1.2,
     filters: Sequence[Mapping[str, Any]] = (),
-) -> Correction:
+) -> StagedCorrection:
     """ROLL's ``train_infer_correction``; each filter has the fields of its ``TrainInferFilterConfig``."""
     stages: list[Stage] = []
     if weight_type is not None:
@@ -138,7 +140,7 @@ def xtuner(
     rollout_is_mode: str = "truncate",
     rollout_is_mask_threshold: tuple[float, float] | None = None,
     rollout_is_veto_threshold: tuple[float, float] | None = None,
-) -> Correction:
+) -> StagedCorrection:
     """XTuner's ``RolloutImportanceSampling``; each threshold is (upper, lower)."""
     levels: dict[str, StageLevel] = {"token": "token", "sequence": "product", "geometric": "geometric"}
     check_choice("rollout_is_level", rollout_is_level, tuple(levels))

@@ -6,13 +6,14 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
+from ratioscope.correction.rule import Rule
 from ratioscope.correction.stages import Stage, StageAction, StageLevel
 
-Build = Callable[..., Correction]
+Build = Callable[..., Rule]
 """Makes a rule from options by keyword; an option without a default must be given."""
 
 
@@ -39,7 +40,7 @@ class Preset:
         """Default of each option; ``inspect.Parameter.empty`` where it must be given."""
         return {name: option.default for name, option in inspect.signature(self.build).parameters.items()}
 
-    def make(self, given: Mapping[str, Any]) -> Correction:
+    def make(self, given: Mapping[str, Any]) -> Rule:
         """The rule under the options given.
 
         Raises:
@@ -55,11 +56,7 @@ class Preset:
         if missing:
             msg = f"got preset {self.name!r} without {_listed(missing)}; {self.name.partition('/')[0]} has no default"
             raise ValueError(msg)
-        return self._named(self.build(**given), given)
-
-    def _named(self, rule: Correction, given: Mapping[str, Any]) -> Correction:
-        sources = {name: f"{self.name}: {name}" for name in given}
-        return replace(rule, name=self.name, sources=sources) if rule.is_general else replace(rule, sources=sources)
+        return self.build(**given).with_sources(self.name, {name: f"{self.name}: {name}" for name in given})
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ def ratio_stage(
 def only(build: Build, fixed: Mapping[str, Any], *options: str) -> Build:
     """A build with some options set, and only those named left."""
 
-    def made(**given: Any) -> Correction:
+    def made(**given: Any) -> Rule:
         return build(**{**fixed, **given})
 
     own = inspect.signature(build)
@@ -108,7 +105,7 @@ def only(build: Build, fixed: Mapping[str, Any], *options: str) -> Build:
     return made
 
 
-def opsm(threshold: float) -> Correction:
+def opsm(threshold: float) -> Rule:
     """Off-policy sequence masking: a row of negative advantage with a mean of -l above the threshold weighs nothing."""
     return Correction.of([Stage("k1", "mean", "zero", upper=threshold, advantage="negative")], weight="one")
 
