@@ -15,8 +15,7 @@ from ratioscope.summary.reduce import reduce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ratioscope.summary.kernels import BatchState
-    from ratioscope.summary.kernels import Kernel
+    from ratioscope.summary.kernels import BatchState, Kernel
 
 CLOSE = 1e-12
 """By this share of the terms that a sum is of it may differ; counts, histograms and tables may not at all."""

@@ -150,7 +150,9 @@ def padded_rows(table: torch.Tensor, size: int) -> torch.Tensor:
     return torch.nn.functional.pad(table, (0, 0, 0, missing)) if missing else table
 
 
-def order_key(value: torch.Tensor, number: torch.Tensor, position: torch.Tensor | None, invalid: torch.Tensor) -> torch.Tensor:
+def order_key(
+    value: torch.Tensor, number: torch.Tensor, position: torch.Tensor | None, invalid: torch.Tensor
+) -> torch.Tensor:
     """The total order of this module as int64: the first row has the largest key, an invalid one less than NO_ROW.
 
     Args:

@@ -90,18 +90,25 @@ def reduce(
     observation.take_sequences(n, row_d)
     if corrected is None and correction is not None:
         corrected = correction.correct(observation)
-    effect = RuleEffect.none(n)
-    if corrected is not None:
-        effect = count_effect(effect, corrected, advantages=observation.advantages, applied=applied)
+    if corrected is None:
+        effect = RuleEffect.none(n)
+    else:
+        effect = count_effect(corrected, advantages=observation.advantages, applied=applied)
     if result is None:
         return _assemble(observation, tokens, row_d, corrected, effect)
     return _with_effect(result.state, n, corrected, effect)
 
 
-def _with_effect(state: BatchState, n: torch.Tensor, corrected: CorrectedBatch | None, effect: RuleEffect) -> BatchState:
+def _with_effect(
+    state: BatchState, n: torch.Tensor, corrected: CorrectedBatch | None, effect: RuleEffect
+) -> BatchState:
     """A kernel's state, which does not have what the rule did, with that."""
     state = BatchState(*(part.clone() for part in state[:-1]), state.top)
-    state.maxima[_EXTREMES], state.sums[_SUMS], state.sums[_NORMALIZER] = effect.extremes, effect.sums, effect.normalizer
+    state.maxima[_EXTREMES], state.sums[_SUMS], state.sums[_NORMALIZER] = (
+        effect.extremes,
+        effect.sums,
+        effect.normalizer,
+    )
     state.counts[_COUNTS], state.counts[_STAGE_COUNTS] = effect.counts, effect.stage_counts
     if corrected is not None:
         part = corrected.log_weights.flatten(), corrected.positive_mask.flatten()
@@ -169,7 +176,7 @@ def _histograms(
         live: bool ``(B,)``.
         corrected: the batch under the rule.
     """
-    parts = [(observation.log_ratio.view(-1), observation.valid.view(-1)), (row_d, live), (means, live)]
+    parts = [(observation.log_ratio.flatten(), observation.valid.flatten()), (row_d, live), (means, live)]
     if corrected is not None:
         parts.append((corrected.log_weights.flatten(), corrected.positive_mask.flatten()))
     else:

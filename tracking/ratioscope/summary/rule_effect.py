@@ -45,40 +45,49 @@ class RuleEffect(NamedTuple):
 
 
 def count_effect(
-    none: RuleEffect, corrected: CorrectedBatch, *, advantages: torch.Tensor | None, applied: torch.Tensor | None
+    corrected: CorrectedBatch, *, advantages: torch.Tensor | None, applied: torch.Tensor | None
 ) -> RuleEffect:
     """Counts what a rule did, without a host sync.
 
     Args:
-        none: the effect of no rule on the batch.
         corrected: the batch under the rule.
         advantages: float32 ``(B,)``, or None.
         applied: the weights that the loss really uses, or None.
     """
-    not_kept, zero = ~corrected.kept_mask, none.counts[:1]
     by_row = torch.stack([corrected.valid, corrected.kept_mask, corrected.low, corrected.high]).sum(dim=-1)
-    ratios_and_modified = torch.stack([by_row[0], by_row[2] + by_row[3]])
-    totals = by_row.sum(dim=1)
-    weights = corrected.weights.masked_fill(not_kept, 0.0)
-    wide = weights.double()
-    by_advantage, gradients = none.counts[:4], none.sums[:2]
-    if advantages is not None:
+    ratios, _, low, high = by_row.unbind()
+    modified, totals = low + high, by_row.sum(dim=1)
+    not_kept = ~corrected.kept_mask
+    weights = corrected.weights.double().masked_fill_(not_kept, 0.0)
+    squares = torch.linalg.vector_norm(weights).square()
+    zeros = totals.new_zeros(5)
+    disagreements = zeros[:1] if applied is None else corrected.disagreements(applied).view(1)
+    if advantages is None:
+        by_advantage, gradients = zeros[1:], zeros[:2]
+    else:
         sides = torch.stack([advantages > 0, advantages < 0]).unsqueeze(1)
-        by_advantage = (ratios_and_modified * sides).sum(dim=-1).flatten()
+        by_advantage = (torch.stack([ratios, modified]) * sides).sum(dim=-1).flatten()
         gradients = _gradients(corrected, advantages)
-    disagreements = zero if applied is None else corrected.disagreements(applied).unsqueeze(0)
-    stage_counts = none.stage_counts[:-2] if corrected.stage_counts is None else corrected.stage_counts
-    total, number = (none.normalizer[0], zero[0]) if corrected.normalizer is None else corrected.normalizer
-    dropped = torch.stack([totals[0] - totals[1], number])
+    stage_counts, normalizer = _staged_counts(corrected, totals)
     return RuleEffect(
         extremes=extremes(torch.stack([weights, -weights]), not_kept),
-        sums=torch.cat([torch.stack([wide.sum(), torch.linalg.vector_norm(wide).square()]), gradients]),
-        normalizer=total.unsqueeze(0),
+        sums=torch.cat([torch.stack([weights.sum(), squares]), gradients]),
+        normalizer=normalizer,
         counts=torch.cat([totals[1:], by_advantage, disagreements]),
-        stage_counts=torch.cat([stage_counts, dropped]),
-        ratios_by_row=ratios_and_modified[0],
-        modified_by_row=ratios_and_modified[1],
+        stage_counts=stage_counts,
+        ratios_by_row=ratios,
+        modified_by_row=modified,
     )
+
+
+def _staged_counts(corrected: CorrectedBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``stage_counts`` and ``normalizer`` of :class:`RuleEffect`, which are 0 for bounds."""
+    if corrected.stage_counts is None:
+        zeros = totals.new_zeros(len(STAGE_COUNTS) + 2)
+        return zeros, zeros[:1].double()
+    total, number = (totals[0] * 0.0, totals[0] * 0) if corrected.normalizer is None else corrected.normalizer
+    dropped = torch.stack([totals[0] - totals[1], number])
+    return torch.cat([corrected.stage_counts, dropped]), total.view(1).double()
 
 
 def _gradients(corrected: CorrectedBatch, advantages: torch.Tensor) -> torch.Tensor:
@@ -86,9 +95,8 @@ def _gradients(corrected: CorrectedBatch, advantages: torch.Tensor) -> torch.Ten
 
     Weights are those before normalisation: its divisor depends on the whole batch, which a part of it does not know.
     """
-    sides = torch.stack([corrected.raw, corrected.weights])
     # A ratio may be infinite where a token is not valid, and infinity times 0 is NaN.
-    raw, weights = sides.masked_fill_(~corrected.valid, 0.0).double().unbind()
-    removed = (raw - weights).clamp_(min=0.0)
-    by_row = torch.stack([raw.sum(dim=-1), removed.sum(dim=-1)])
-    return by_row @ advantages.double().abs()
+    sides = torch.stack([corrected.raw, corrected.weights]).masked_fill_(~corrected.valid, 0.0).double()
+    raw, removed = sides.unbind()
+    torch.sub(raw, removed, out=removed).clamp_(min=0.0)
+    return sides.sum(dim=-1) @ advantages.double().abs()

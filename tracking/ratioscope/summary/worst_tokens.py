@@ -64,7 +64,7 @@ def find_worst_tokens(observation: Observation, positions: Positions, numbers: t
         positions: positions of its tokens.
         numbers: int64 ``(B,)``, see :func:`completion_numbers`.
     """
-    keys = order_key(observation.log_ratio, numbers.unsqueeze(-1), positions.position, observation.invalid).view(-1)
+    keys = order_key(observation.log_ratio, numbers.unsqueeze(-1), positions.position, observation.invalid).flatten()
     best, index = keys.topk(min(N_TOKENS, len(keys)))
     row = index // observation.valid.shape[-1]
     return WorstTokens(index=index, row=row, position=positions.position.take(index), missing=best < NO_ROW)
@@ -91,7 +91,7 @@ def top_from_batch(
     dead, value, zero = n == 0, abs_mean.float(), torch.zeros_like(n)
     advantages = torch.full_like(row_d, torch.nan) if observation.advantages is None else observation.advantages
     # Stacking integers below 2**53 with float64 is exact. ROW_COLUMNS, with rank and position 0.
-    rows = torch.stack([value.double(), n, numbers, zero, zero, advantages, row_d], dim=-1)
+    rows = torch.stack([value, n, numbers, zero, zero, advantages, row_d.double()], dim=-1)
     key = order_key(value, numbers, None, dead)
     return Top(
         log_ratios=largest_values(row_d.double().masked_fill_(dead, -torch.inf)),

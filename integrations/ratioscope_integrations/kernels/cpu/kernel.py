@@ -25,8 +25,8 @@ from ratioscope_integrations.kernels.cpu.types import (
     Batch,
     Count,
     Kept,
-    TokenBounds,
     Sum,
+    TokenBounds,
 )
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from numba import njit
 
 from ratioscope_integrations.kernels.cpu import positions, ratios
 from ratioscope_integrations.kernels.cpu import sums as moments
-from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Kept, Row, TokenBounds, Sum
+from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Kept, Row, Sum, TokenBounds
 
 
 @njit(nogil=True, error_model="numpy")
