@@ -160,7 +160,7 @@ def _places(kept: list[Kept]) -> tuple[Array, Array]:
     cells = np.sum([thread.places for thread in kept], axis=0)
     grid = cells[:, :-1].reshape(3, N_TURNS, N_TENTHS)
     places = np.concatenate([grid.sum(axis=1), grid.sum(axis=2), cells[:, -1:]], axis=1) + 0.0
-    return places[:2].reshape(-1), places[2]
+    return places[1::-1].reshape(-1), places[2]  # slots have absolute values first
 
 
 def _top(observation: Observation, live: Array, by: Finished, kept: list[Kept]) -> Top:
