@@ -56,10 +56,8 @@ def from_generated(
         train_logps: ``(B, T)`` log-probabilities under the trainer; None for those in the batch.
         policy: policy that gave the trainer's log-probabilities.
     """
-    train_logps, rollout_logps = (
-        batch.get(OLD_LOGPS) if train_logps is None else train_logps,
-        batch.get(ROLLOUT_LOGPS[0]),
-    )
+    train_logps = batch.get(OLD_LOGPS) if train_logps is None else train_logps
+    rollout_logps = batch.get(ROLLOUT_LOGPS[0])
     if train_logps is None or rollout_logps is None:
         return None
     mask, tool_mask, advantages = batch["completion_mask"], batch.get("tool_mask"), batch.get("advantages")

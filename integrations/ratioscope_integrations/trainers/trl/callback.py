@@ -66,7 +66,7 @@ class RatioscopeCallback(TrainerCallback):
         ImportError: if a named tracker's package is missing.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (public keyword-only settings)
         self,
         trainer: Any,
         report_to: ReportTo = None,

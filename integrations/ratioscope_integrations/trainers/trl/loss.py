@@ -84,7 +84,7 @@ class LossReader:
         hook: Any = None
         with self._incidents.guard(_TASK):
             if inputs.get(ROLLOUT_LOGPS[0]) is None:  # not a batch of GRPO's: the model may return log-probabilities
-                hook = model.register_forward_hook(lambda module, given, output: self._keep(_log_probs(output)))
+                hook = model.register_forward_hook(lambda *call: self._keep(_log_probs(call[-1])))
         try:
             loss = original(model, inputs, *args, **kwargs)
             with self._incidents.guard(_TASK):
