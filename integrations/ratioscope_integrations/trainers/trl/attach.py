@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import integration_utils
 
+from ratioscope.incidents import log
 from ratioscope_integrations.trainers.trl.attachment import Attachment, is_attached, is_grpo, wrap
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
-
-logger = logging.getLogger("ratioscope")
 
 NAME = "ratioscope"
 """Name in ``GRPOConfig(report_to=[...])`` after :func:`enable`."""
@@ -74,7 +72,7 @@ def _use(attach: Callable[[Any], None], original: Callable[..., Any], trainer: A
             attach(trainer)
         except Exception as error:
             Attachment(None).mark(trainer)
-            logger.warning("ratioscope could not be attached and records nothing: %r", error)
+            log.warning("could not be attached and records nothing: %r", error)
         name = original.__name__
         if is_attached(trainer) and name in vars(trainer):  # the callback has wrapped the method and must see this call
             return getattr(trainer, name)(*args, **kwargs)

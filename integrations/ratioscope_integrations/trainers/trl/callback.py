@@ -158,7 +158,7 @@ class RatioscopeCallback(TrainerCallback):
                     reporters=reading.reporters(self._trainer),
                     sections=reading.sections(self._trainer, batch, arguments=self._relay, noise_floor=every),
                     restored_step=self._restored_step,
-                    said=CONFIG_FINDINGS if self._has_warned else (),
+                    already_logged=CONFIG_FINDINGS if self._has_warned else (),
                 )
 
     def _around_training(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -6,16 +6,14 @@ unreadable is recorded as unknown.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ratioscope.config.lookup import UNKNOWN, is_unknown, lookup
 from ratioscope.config.redaction import redact
+from ratioscope.incidents import log
 from ratioscope_integrations.engines.vllm.settings import RESHAPING, SAMPLING, engine_settings, server_settings
-
-logger = logging.getLogger("ratioscope")
 
 _LOSS = (
     "loss_type",
@@ -71,7 +69,7 @@ def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return read(*arguments)
     except Exception as error:
-        logger.debug("ratioscope could not read a setting (%s): %s", read.__name__, error)
+        log.debug("could not read a setting (%s): %s", read.__name__, error)
         return UNKNOWN
 
 

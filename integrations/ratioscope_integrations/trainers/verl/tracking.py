@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.config.lookup import is_unknown, lookup
+from ratioscope.incidents import log
 from ratioscope.trackers.base import grouped
 from ratioscope.trackers.registry import names
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ratioscope.trackers.base import Row, RunContext, Tracker
-
-logger = logging.getLogger("ratioscope")
 
 
 def report_to_of(tracking: Any) -> list[str | Tracker]:
@@ -68,7 +66,7 @@ class ThroughTracking:
     def open(self, run: RunContext) -> bool:
         """Logs which loggers receive scalars only. They are already open."""
         listed = ", ".join(self.loggers)
-        logger.info("ratioscope: %s of verl's Tracking get scalars only: there is no tracker for them", listed)
+        log.info("%s of verl's Tracking get scalars only: there is no tracker for them", listed)
         return True
 
     def write(self, row: Row) -> None:
