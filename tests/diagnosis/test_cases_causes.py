@@ -115,7 +115,7 @@ def test_c26_no_loss_that_applies_it() -> None:
     assert summary.metrics()[f"{OWN}corrected/mean"] == pytest.approx(0.8)
     found = of(summary)
     assert names(found) == ["constant_shift", "length_collapse"]
-    assert "-107 nats a row" in found.findings[1].evidence
+    assert "-107 nats per completion" in found.findings[1].evidence
 
 
 def test_c27_a_single_absurd_token_is_an_outlier() -> None:
@@ -245,7 +245,7 @@ def test_c36_a_stale_prefix_cache_grows_with_every_update() -> None:
     found = of(*windows)
     assert names(found)[0] == "stale_weights"
     assert found.findings[0].steps == (1, 10)
-    assert "a step" in found.findings[0].evidence
+    assert "per step" in found.findings[0].evidence
 
 
 def test_c37_a_version_counter_is_no_proof_of_delivery() -> None:

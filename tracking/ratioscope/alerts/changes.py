@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ratioscope.diagnosis import settings
 from ratioscope.diagnosis.causes import CAUSES
 from ratioscope.event import LEVELS, Event
 
@@ -22,7 +21,7 @@ LOOKS = 2
 """Looks in a row that decide."""
 
 _EXPLAINS = {cause.name: cause.explains for cause in CAUSES}
-_SETTINGS = frozenset(cause.name for cause in CAUSES if cause.check.__module__ == settings.__name__)
+_SETTINGS = frozenset(cause.name for cause in CAUSES if cause.from_config)
 """Findings that the config alone gives, and that what the numbers say later only confirms."""
 
 

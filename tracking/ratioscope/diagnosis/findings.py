@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ratioscope.event import LEVELS, Confidence, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from ratioscope.diagnosis.run import Run
     from ratioscope.runs.foreign.names import Name
 
 
@@ -33,27 +32,6 @@ class Sign:
 
 class Unchecked(Exception):
     """Raised by a check that cannot tell, with the reason."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Something that drives the engines apart.
-
-    Attributes:
-        name: short, for machines.
-        meaning: one line.
-        check: says whether it shows; None if not. Raises :class:`Unchecked` if that cannot be told.
-        remedy: what to do about it.
-        source: where it was reported or is derived.
-        explains: causes whose signs are only its consequences.
-    """
-
-    name: str
-    meaning: str
-    check: Callable[[Run], Sign | None]
-    remedy: str
-    source: str
-    explains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

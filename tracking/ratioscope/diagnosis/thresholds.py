@@ -112,7 +112,7 @@ quarter of it) nor there, as a share of the fewer of both: a mixture has few."""
 
 # Policy ---------------------------------------------------------------------------------------------------------------
 
-JUMP_FACTOR, JUMP_APART, JUMP_SHARE, JUMP_PARTS = 3.0, 2.0, 0.5, 4
+JUMP_FACTOR, JUMP_SEPARATION, JUMP_SHARE, JUMP_PARTS = 3.0, 2.0, 0.5, 4
 """Mean distance after over before; smallest after over largest before; share of the whole range in one step; and
 parts needed. Reported cases jumped 5 to 20 times; the third number parts a jump from growth."""
 
@@ -132,7 +132,7 @@ MODE_SHARE, MODE_TOKENS, MODE_CORE = (0.005, 0.3), 5, 6.0
 OUTLIER_SHARE = 0.01
 """Share of absurd tokens up to which they are single ones."""
 
-STRANGERS = 0.5
+UNRELATED = 0.5
 """Correlation of both sides below which other tokens or contexts are compared."""
 
 RESET_FACTOR, RESETS = 2.0, 2
@@ -141,6 +141,10 @@ RESET_FACTOR, RESETS = 2.0, 2
 FAR = 0.1
 """Mean |d| in nats from which spread alone is a warning: engines in bfloat16 that hold the same weights are 0.01 to
 0.04 apart."""
+
+AT_FLOOR = 2.0
+"""Mean |d| in multiples of the noise floor up to which no engine could be nearer: two independent computations are 1.4
+times as far from each other as each is from the exact result, and chunks are only one of the things that differ."""
 
 SYMMETRIC = 0.25
 """|mean d| over its spread up to which d is symmetric, beyond what a mean ratio of 1 asks for (half the variance)."""
