@@ -96,7 +96,7 @@ def _is_symmetric(pool: Pool) -> bool:
 def _against_floor(sign: Sign, mean_abs: float, floor: float) -> Sign:
     """Adds mean |d| in multiples of the noise floor to a sign of noise."""
     if not floor:
-        text = "the trainer repeats its own results to the bit in other chunks, so its arithmetic adds no noise"
+        text = "the trainer is equal to itself to the bit in other chunks, so its own arithmetic adds no noise"
         return replace(sign, evidence=f"{sign.evidence}; {text}")
     multiple = mean_abs / floor
     times = f"{multiple:.1f}" if multiple < 10.0 else f"{multiple:.0f}"
