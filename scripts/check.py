@@ -46,13 +46,21 @@ def tool(module: str, *arguments: str, python: str = sys.executable) -> bool:
     return subprocess.run([python, "-m", module, *arguments], cwd=ROOT).returncode == 0
 
 
+def program(path: str) -> bool:
+    """Runs one of the project's own scripts, and returns whether it succeeded."""
+    print(f"$ python {path}", flush=True)
+    return subprocess.run([sys.executable, path], cwd=ROOT).returncode == 0
+
+
 def lint() -> Outcome:
-    """Style and types."""
+    """Style, types, who imports whom, sizes and docstrings."""
     results = [
         tool("ruff", "check", "."),
         tool("ruff", "format", "--check", "."),
         tool("mypy"),
         tool("pyright", "--pythonpath", sys.executable),
+        tool("importlinter.cli", "lint-imports"),
+        program("scripts/house.py"),
     ]
     return Outcome(all(results))
 
