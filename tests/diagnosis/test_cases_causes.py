@@ -165,7 +165,7 @@ def test_c31_rows_of_another_context_are_told_from_the_rest() -> None:
     assert metrics[f"{OWN}row/over_1nat"] == 0.5
     found = of(summary)
     assert names(found)[0] == "mispaired_rows"
-    assert "2 of 4 rows" in found.findings[0].evidence
+    assert "2 of 4 completions" in found.findings[0].evidence
 
 
 def test_c32_tool_results_are_no_tokens_of_the_policy() -> None:

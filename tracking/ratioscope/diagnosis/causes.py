@@ -54,12 +54,12 @@ CAUSES: tuple[Cause, ...] = (
         "identical",
         "both sides are the same numbers: nothing is measured",
         values.identical,
-        "Give the engine's own log-probabilities, not the trainer's: two engines are never equal everywhere.",
+        "Give the engine's own log-probabilities, not the trainer's: two engines never agree on every token.",
         "verl-project/verl#4070",
     ),
     Cause(
         "logits",
-        "rollout values above 0 are no log-probabilities",
+        "rollout values above 0 are not log-probabilities",
         values.logits,
         "Start vLLM with --logprobs-mode processed_logprobs; single absurd values come from corrupted memory.",
         "vllm-project/vllm#42245",
@@ -107,7 +107,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "eos_tokens",
-        "the last token of rows is not the engine's",
+        "the last token of completions is not the engine's",
         positions.last_token,
         "Mask out an end-of-sequence or template token that the harness appended; it was never sampled.",
         "NovaSky-AI/SkyRL#570",
@@ -123,7 +123,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "mispaired_rows",
-        "some rows are of another context",
+        "some completions are scored under another context",
         positions.mispaired_rows,
         "Check that completions come back in the order of their prompts, on every rank.",
         "huggingface/trl#6673, huggingface/trl#3098",
@@ -149,7 +149,7 @@ CAUSES: tuple[Cause, ...] = (
         "grows_between_syncs",
         "the engine's weights are old between syncs",
         over_time.grows_between_syncs,
-        "Send the weights more often, or keep fewer steps to a generation; asynchronous training has it by design.",
+        "Send the weights more often, or keep fewer steps to a generation; asynchronous training does this by design.",
         "huggingface/trl#6344, PrimeIntellect-ai/prime-rl#1650",
         explains=_NOISE,
     ),
@@ -179,7 +179,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "other_experts",
-        "the two engines route tokens to other experts",
+        "the two engines route tokens to different experts",
         shape.other_experts,
         "Replay the engine's routing in the trainer, or cap token ratios; the mean alone misleads.",
         "NVIDIA/Megatron-LM#4168, vllm-project/vllm#28284",
@@ -210,7 +210,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "logprobs_mode",
-        "the engine's log-probabilities may be of other logits than the trainer's",
+        "the engine may take log-probabilities from other logits than the trainer",
         settings.logprobs_mode,
         "Start vLLM with --logprobs-mode processed_logprobs.",
         "huggingface/trl#4159",
@@ -241,7 +241,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "unexplained",
-        "the engines are far apart, and no known cause fits",
+        "the mismatch is large, and no known cause fits",
         shape.unexplained,
         "Compare a handful of tokens by hand: same ids, same weights, same temperature.",
         "derived",

@@ -128,8 +128,8 @@ def length_collapse(run: Run) -> Sign | None:
     pool = run.steady
     completions = pool.need("counts/rows")
     mean, total = pool.need("token/log_ratio/mean"), pool.need("sequence/log_ratio/mean")
-    if completions < thresholds.COLLAPSE_ROWS:
-        msg = f"{completions:.0f} completions are too few; needs {thresholds.COLLAPSE_ROWS}"
+    if completions < thresholds.COLLAPSE_COMPLETIONS:
+        msg = f"{completions:.0f} completions are too few; needs {thresholds.COLLAPSE_COMPLETIONS}"
         raise Unchecked(msg)
     ess, length = pool.need("sequence/ess/raw"), pool.tokens / completions
     spread = pool.need("sequence/log_ratio/std")
