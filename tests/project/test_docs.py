@@ -133,7 +133,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_documented_messages_are_the_codes_own() -> None:
     """Every message that the reference quotes is one that the code can say, up to what varies in it."""
-    said = "\n".join(
+    texts = "\n".join(
         node.value
         for package in (ratioscope, ratioscope_integrations)
         for path in Path(package.__file__ or "").parent.rglob("*.py")
@@ -144,7 +144,15 @@ def test_documented_messages_are_the_codes_own() -> None:
     rows = re.findall(r"^\| (`.+?`) \|", page, re.MULTILINE)
     assert len(rows) > 30
     parts = [part for row in rows for quote in re.findall(r"`([^`]+)`", row) for part in quote.split("…")]
-    assert [part for part in parts if part.strip(" .=;:") not in said] == []
+    assert [part for part in parts if part.strip(" .=;:") not in texts] == []
+
+
+def test_documented_messages_have_advice() -> None:
+    """Every message that the reference quotes has advice that the message itself does not give."""
+    page = (REFERENCE / "errors-and-warnings.md").read_text(encoding="utf-8")
+    advice = re.findall(r"^\| `.+\| ([^|]*) \|$", page, re.MULTILINE)
+    assert len(advice) > 30
+    assert [each for each in advice if not each.strip() or each.startswith(("as it says", "the same"))] == []
 
 
 def test_run_config_entries_are_in_the_reference() -> None:
