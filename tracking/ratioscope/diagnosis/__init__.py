@@ -5,7 +5,8 @@ A cause that could not be checked is listed as not checked, which does not mean 
 
 from __future__ import annotations
 
-from ratioscope.diagnosis.causes import CAUSES, Cause
+from ratioscope.diagnosis.cause import Cause
+from ratioscope.diagnosis.causes import CAUSES
 from ratioscope.diagnosis.evaluate import diagnose
 from ratioscope.diagnosis.findings import Diagnosis, Finding, NotChecked, Sign, Unchecked
 from ratioscope.diagnosis.pool import Pool

@@ -12,7 +12,7 @@ from ratioscope.event import LEVELS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ratioscope.diagnosis.causes import Cause
+    from ratioscope.diagnosis.cause import Cause
     from ratioscope.diagnosis.findings import Sign
     from ratioscope.record import Record
 

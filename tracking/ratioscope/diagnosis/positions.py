@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class _Tenth(NamedTuple):
     """One tenth of the completions: its index, its mean absolute log-ratio in nats, and its number of tokens."""
 
-    index: int
+    tenth: int
     abs_mean: float
     tokens: float
 
@@ -27,7 +27,7 @@ class _Start(NamedTuple):
     """A tenth from which on the mismatch is larger: certainty in standard errors, index, and mean |d| on both sides."""
 
     errors: float
-    index: int
+    tenth: int
     before: float
     after: float
 
@@ -123,7 +123,7 @@ def starts_at_a_position(run: Run) -> Sign | None:
         return None
     start = max(starts)
     text = (
-        f"mean |d| is {start.before:.2g} in the first {start.index} tenths of completions and {start.after:.2g} from "
+        f"mean |d| is {start.before:.2g} in the first {start.tenth} tenths of completions and {start.after:.2g} from "
         f"there on ({start.errors:.0f} standard errors more)"
     )
     hints = [
@@ -146,7 +146,7 @@ def _start(tenths: Sequence[_Tenth], index: int, spread: float) -> _Start | None
     above = min(tenth.abs_mean for tenth in late) > max(tenth.abs_mean for tenth in early)
     if not (large and above and errors >= thresholds.CERTAIN):
         return None
-    return _Start(errors, tenths[index].index, before, after)
+    return _Start(errors, tenths[index].tenth, before, after)
 
 
 def mispaired_rows(run: Run) -> Sign | None:
