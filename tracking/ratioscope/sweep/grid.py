@@ -24,7 +24,7 @@ def parse_bounds(text: str, points: int) -> list[float | None]:
         first, colon, last = part.partition(":")
         try:
             if colon:
-                bounds += geometric_bounds(_ratio(first), _ratio(last), points)
+                bounds += geomspace(_ratio(first), _ratio(last), points)
             else:
                 bounds.append(None if part.strip() == OPEN else _ratio(part))
         except ValueError:
@@ -33,7 +33,7 @@ def parse_bounds(text: str, points: int) -> list[float | None]:
     return list(dict.fromkeys(bounds))
 
 
-def geometric_bounds(low: float, high: float, points: int) -> list[float]:
+def geomspace(low: float, high: float, points: int) -> list[float]:
     """Bounds in even ratios from ``low`` to ``high``, with no more digits than distinguish them.
 
     Args:
