@@ -152,6 +152,12 @@ class Observation:
         """Float32 ``(B,)``, the same rounded once, so that its bits do not depend on how a batch is padded or split."""
         return self.row_log_ratio.clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
 
+    @property
+    def has_step_log_ratio(self) -> bool:
+        """Whether a kernel found that :attr:`log_ratio` is :attr:`step_log_ratio` too; computes neither."""
+        computed = vars(self)
+        return "log_ratio" in computed and computed["log_ratio"] is computed.get("step_log_ratio")
+
     def take_log_ratio(self, log_ratio: torch.Tensor, *, of_step: bool) -> None:
         """Stores :attr:`log_ratio` as a kernel computed it.
 

@@ -85,7 +85,7 @@ class BoundedBatch:
     @cached_property
     def loss_weights(self) -> torch.Tensor:
         """Float32, weights of TRL's correction step, to the bit."""
-        if self.observation.step_log_ratio is self.observation.log_ratio:
+        if self.observation.has_step_log_ratio:
             return self.weights
         return self.rule.apply(self.rule.raw_ratio(self.observation.step_log_ratio))
 

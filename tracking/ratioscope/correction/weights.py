@@ -135,7 +135,8 @@ def apply_rule(
     """
     for name, values in (("train_logps", train_logps), ("rollout_logps", rollout_logps), ("mask", mask)):
         if not isinstance(values, torch.Tensor):
-            msg = f"got {name} of type {type(values).__name__}; expected a tensor of shape (B, T)"
+            kind = "a tensor" if name == "mask" else "a floating-point tensor"
+            msg = f"got {name} of type {type(values).__name__}; expected {kind} of shape (B, T)"
             raise TypeError(msg)
     observation = Observation.of(
         train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids, packing=packing
