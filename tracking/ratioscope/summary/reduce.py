@@ -103,7 +103,12 @@ def _with_effect(
     state: BatchState, n: torch.Tensor, corrected: CorrectedBatch | None, effect: RuleEffect
 ) -> BatchState:
     """A kernel's state, which does not have what the rule did, with that."""
-    state = BatchState(*(part.clone() for part in state[:-1]), state.top)
+    state = state._replace(
+        maxima=state.maxima.clone(),
+        sums=state.sums.clone(),
+        counts=state.counts.clone(),
+        histograms=state.histograms.clone(),
+    )
     state.maxima[_EXTREMES], state.sums[_SUMS], state.sums[_NORMALIZER] = (
         effect.extremes,
         effect.sums,

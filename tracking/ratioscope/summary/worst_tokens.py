@@ -21,13 +21,13 @@ class WorstTokens(NamedTuple):
     """A batch's worst tokens, in order; ``(N,)`` each, with N at most ``N_TOKENS``.
 
     Attributes:
-        index: int64, index in the flattened batch.
+        token: int64, index in the flattened batch.
         row: int64, index of the completion.
         position: int32, index among the completion's valid tokens.
         missing: bool, True where the batch has fewer than N valid tokens.
     """
 
-    index: torch.Tensor
+    token: torch.Tensor
     row: torch.Tensor
     position: torch.Tensor
     missing: torch.Tensor
@@ -67,7 +67,7 @@ def find_worst_tokens(observation: Observation, positions: Positions, numbers: t
     keys = order_key(observation.log_ratio, numbers.unsqueeze(-1), positions.position, observation.invalid).flatten()
     best, index = keys.topk(min(N_TOKENS, len(keys)))
     row = index // observation.valid.shape[-1]
-    return WorstTokens(index=index, row=row, position=positions.position.take(index), missing=best < NO_ROW)
+    return WorstTokens(token=index, row=row, position=positions.position.take(index), missing=best < NO_ROW)
 
 
 def top_from_batch(
@@ -102,7 +102,7 @@ def top_from_batch(
 
 def _token_table(observation: Observation, worst: WorstTokens, rows: torch.Tensor) -> torch.Tensor:
     d, train, rollout = (
-        values.take(worst.index) for values in (observation.log_ratio, observation.train, observation.rollout)
+        values.take(worst.token) for values in (observation.log_ratio, observation.train, observation.rollout)
     )
     _, n, number, _, rank, advantage, row_d = rows.index_select(0, worst.row).unbind(dim=-1)
     ids = _ids(observation, worst)
@@ -115,7 +115,7 @@ def _ids(observation: Observation, worst: WorstTokens) -> tuple[torch.Tensor, ..
     around = torch.arange(-N_BEFORE, N_AFTER + 1, device=worst.row.device).unsqueeze(-1)
     if observation.token_ids is None:
         return torch.full((len(around), len(worst.row)), -1.0, device=worst.row.device).unbind()
-    neighbours = worst.index + around
+    neighbours = worst.token + around
     same_row = neighbours // observation.valid.shape[-1] == worst.row
     neighbours.clamp_(0, observation.valid.numel() - 1)
     masked_in = observation.masked_in.take(neighbours) & same_row
