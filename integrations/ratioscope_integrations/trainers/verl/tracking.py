@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.config.lookup import UNKNOWN, lookup
-from ratioscope.trackers.base import grouped
+from ratioscope.trackers.base import Tracker, grouped
 from ratioscope.trackers.registry import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ratioscope.trackers.base import Row, RunContext, Tracker
+    from ratioscope.trackers.base import Row, RunContext
 
 _logger = logging.getLogger("ratioscope")
 
@@ -48,7 +48,7 @@ def live_runs(tracking: Any) -> dict[str, Callable[[], object | None]]:
     return {name: partial(_itself, run) for name, run in found.items() if run is not None and not _is_unknown(run)}
 
 
-class ThroughTracking:
+class ThroughTracking(Tracker):
     """Sends scalars through ``Tracking.log`` to loggers that ratioscope has no tracker for.
 
     The ``Tracking`` is not kept alive: verl ends its loggers when the last reference goes.
@@ -59,7 +59,6 @@ class ThroughTracking:
     """
 
     name = "verl"
-    background = False
 
     def __init__(self, tracking: Any, loggers: Iterable[str]) -> None:
         self._tracking = weakref.ref(tracking)
