@@ -85,7 +85,7 @@ class ClientTracker(Tracker):
         self._location = self._where(run)
         self._configure(run, context.config)
 
-    def _live(self, reporter: object | None) -> Any:  # noqa: ARG002 - for overrides
+    def _live(self, reporter: object | None) -> Any:
         """Returns the run that the reporter opened, or without a reporter the process's live run; None without one."""
         return None
 
