@@ -54,6 +54,11 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def steps(first: int, last: int) -> str:
+    """Range of steps in words: ``step 3`` or ``steps 1 to 3``."""
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
 def plain(text: str, limit: int | None = None) -> str:
     """Puts any text on one line: drops terminal sequences, replaces control and invisible characters.
 
