@@ -66,7 +66,7 @@ def test_every_listed_name_exists() -> None:
 PUBLIC_FUNCTIONS = """
 import ratioscope as rs
 functions = [rs.diagnose, rs.read_run, rs.sweep_view, rs.sync]
-import ratioscope.delivery.sync, ratioscope.diagnosis.causes, ratioscope.runs.read, ratioscope.sweep.outcome
+import ratioscope.delivery.sync, ratioscope.diagnosis, ratioscope.runs.read, ratioscope.sweep.outcome
 assert functions == [rs.diagnose, rs.read_run, rs.sweep_view, rs.sync]
 assert functions[2] is ratioscope.sweep.outcome.sweep_view
 """

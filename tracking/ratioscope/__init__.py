@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ratioscope.correction.stages import Stage
     from ratioscope.correction.weights import Weighed, correct, weigh
     from ratioscope.delivery.sync import sync
-    from ratioscope.diagnosis.causes import diagnose
+    from ratioscope.diagnosis import diagnose
     from ratioscope.event import Event
     from ratioscope.journal.reader import JournalReader
     from ratioscope.journal.schema import JournalError
@@ -87,7 +87,7 @@ _HOME = {
     "WorstRow": "state.worst",
     "WorstToken": "state.worst",
     "correct": "correction.weights",
-    "diagnose": "diagnosis.causes",
+    "diagnose": "diagnosis",
     "read_run": "runs.read:read",
     "summarize": "summary.summary",
     "sweep_view": "sweep.outcome",
