@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ratioscope.correction.rule import Correction
-from ratioscope.diagnosis.causes import diagnose
+from ratioscope.diagnosis.evaluate import diagnose
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.run import Run, pooled_with
 from ratioscope.state import histogram, worst
