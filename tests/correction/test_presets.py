@@ -11,7 +11,6 @@ import torch
 
 import ratioscope as rs
 from ratioscope.correction.presets import PRESETS, REFUSED
-from ratioscope.correction.presets.numbers import NUMBERS
 from tests.metrics.test_vectors import SHARED_LOG_RATIOS, SHARED_MASK, SHARED_ROLLOUT
 from tests.project.test_docs import tables
 from tests.support.preset_vectors import (
@@ -28,6 +27,7 @@ from tests.support.preset_vectors import (
     Row,
 )
 
+NUMBERS = tables("preset_tables").NUMBERS
 ROWS = {**OWN_TESTS, **{f"batch: {name}": row for name, row in BATCH.items()}, **EDGES}
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ratioscope.correction.bounds import MODES, Correction
 from ratioscope.correction.presets.preset import Build, Preset, opsm, positive, ratio_stage
-from ratioscope.correction.rule import Rule
 
 if TYPE_CHECKING:
+    from ratioscope.correction.rule import Rule
     from ratioscope.correction.stages import StageLevel
 
 

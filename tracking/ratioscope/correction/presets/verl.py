@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.correction.bounds import Correction
 from ratioscope.correction.checks import check_choice
 from ratioscope.correction.presets.preset import Build, Preset, positive, ratio_stage, rejecting
-from ratioscope.correction.staged import StagedCorrection
 from ratioscope.correction.stages import MAX_STAGES, Stage
+
+if TYPE_CHECKING:
+    from ratioscope.correction.staged import StagedCorrection
 
 LOG_CLAMP = 20.0
 RS_MODES = (
