@@ -1,1 +1,1 @@
-"""Tests of batch."""
+"""Tests of checked batches."""

@@ -39,7 +39,7 @@ class Call:
     options: Any = None
 
     def of(self, function: Callable[..., Any], **more: Any) -> Any:
-        """Calls a function with them."""
+        """Calls a function with these arguments."""
         return function(self.train, self.rollout, self.mask, **(self.options or {}), **more)
 
 
@@ -47,7 +47,7 @@ GOOD = Call(torch.full((2, 3), -0.9), torch.full((2, 3), -1.0), torch.ones(2, 3)
 
 
 def changed(**arguments: Any) -> Call:
-    """The good call with some arguments replaced."""
+    """Returns the valid call with some arguments replaced."""
     return replace(GOOD, **arguments)
 
 
@@ -258,7 +258,7 @@ def test_other_precisions_with_a_gradient(rule: rs.Correction | None, dtype: tor
 @pytest.mark.parametrize("rule", [rule for rule in EVERY_RULE if rule is not None], ids=str)
 @pytest.mark.parametrize("bad", [NAN, INF, -INF, 1.0, 1e30, -1e30])
 def test_a_recorder_agrees_with_its_own_weights(rule: rs.Correction, bad: float) -> None:
-    """Whatever a batch holds, the weights of the recorder's own correction step are not reported as foreign."""
+    """Weights of the recorder's own correction step are never reported as another's, for any batch."""
     rollout = torch.full((2, 3), -1.0)
     rollout[0, 1] = bad
     recorder = rs.Recorder(correction=rule)

@@ -1,4 +1,4 @@
-"""The same tokens give the same record in every layout."""
+"""Layouts: padded, packed, nested and ragged batches of equal tokens give equal records."""
 
 from __future__ import annotations
 
@@ -158,6 +158,6 @@ REFUSED = {
 
 @pytest.mark.parametrize(("call", "error", "text"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_layout_that_does_not_fit_is_refused(call: Any, error: type[Exception], text: str) -> None:
-    """A packing or nested batch that is not as stated raises, and says what was got and what is expected."""
+    """An invalid packing or nested batch raises an error that says what was got and what is expected."""
     with pytest.raises(error, match=text):
         call()

@@ -1,4 +1,4 @@
-"""The rule, against TRL's own arithmetic restated here."""
+"""Bounds, compared with TRL's own arithmetic restated here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOGPS = st.floats(-30.0, 0.0, width=32) | st.sampled_from([math.nan, -math.inf, 
 def trl_weights(
     train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor, mode: str, low: float | None, high: float | None
 ) -> torch.Tensor:
-    """What TRL multiplies its loss by, in TRL's order of operations."""
+    """Computes TRL's factors of the loss, in TRL's order of operations."""
     difference = (train - rollout) * mask
     difference = torch.nan_to_num(difference, nan=0.0)
     if mode.startswith("sequence"):
@@ -40,7 +40,7 @@ def trl_weights(
 
 
 def rule_of(mode: str, lower: float | None, upper: float | None) -> rs.Correction:
-    """A rule by TRL's name of its mode."""
+    """Makes a rule from TRL's name of its mode."""
     level, _, action = mode.partition("_")
     return rs.Correction(level, action, lower=lower, upper=upper)  # type: ignore[arg-type]
 
@@ -152,7 +152,7 @@ def test_the_comparison_is_made_in_float32(bound: float) -> None:
     ],
 )
 def test_invalid_settings_say_what_to_do(wrong: dict[str, Any], text: str) -> None:
-    """A rule that makes no sense raises a ValueError that names what was got and what is expected."""
+    """Invalid settings raise a ValueError that names the value and what is expected."""
     with pytest.raises(ValueError, match=text):
         rs.Correction(**wrong)
 

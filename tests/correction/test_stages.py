@@ -1,4 +1,4 @@
-"""General rules: stages against an oracle, the laws of their account, and what they refuse."""
+"""Rules of stages: compared with an oracle, the laws of their counts, and the settings they refuse."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SOURCE = {"token": "token", "sequence": "product", "geometric": "geometric", "se
 
 @st.composite
 def stages(draw: st.DrawFn, weight: str) -> PlainStage:
-    """Any stage that goes with a weight, with bounds that random batches cross."""
+    """Draws any stage that goes with a weight, with bounds that random batches cross."""
     action = draw(st.sampled_from(["zero", "drop"] if weight == "one" else ["truncate", "zero", "drop"]))
     low, high = draw(st.sampled_from([(0.83, None), (None, 1.17), (0.83, 1.17), (0.4, 2.3)]))
     if action == "truncate":
@@ -60,7 +60,7 @@ def stages(draw: st.DrawFn, weight: str) -> PlainStage:
 
 @st.composite
 def rules(draw: st.DrawFn, *, normalize: bool = True) -> PlainRule:
-    """Any general rule."""
+    """Draws any rule of stages."""
     weight = draw(st.sampled_from(["one", *SOURCE]))
     chosen = draw(st.lists(stages(weight), max_size=4))
     clamp = draw(st.sampled_from([None, 0.21, 20.0]))
@@ -68,7 +68,7 @@ def rules(draw: st.DrawFn, *, normalize: bool = True) -> PlainRule:
 
 
 def rule_of(plain: PlainRule) -> rs.Correction:
-    """The package's rule."""
+    """Makes the package's rule."""
     made: list[Any] = [rs.Stage(**vars(stage)) for stage in plain.stages]
     return rs.Correction.of(
         made,
@@ -112,7 +112,7 @@ def test_any_rule_gives_the_oracles_weights(plain: PlainRule, seed: int) -> None
 
 
 def test_normalised_weights_have_a_mean_of_one() -> None:
-    """Where the rule normalises, the weights of a batch have a mean of 1 before anything is dropped."""
+    """With normalisation, the weights of a batch have a mean of 1 before anything is dropped."""
     train, rollout, mask = torch.randn(4, 9) * 0.3 - 1, torch.full((4, 9), -1.0), torch.ones(4, 9)
     rule = rs.Correction.of([rs.Stage("ratio", "token", "truncate", upper=1.1)], batch_normalize=True)
     assert rs.correct(train, rollout, mask, correction=rule).mean().item() == pytest.approx(1.0)
@@ -170,7 +170,7 @@ def test_stages_never_wait_for_the_device(rule: rs.Correction) -> None:
 
 
 def _without_advantage(rule: rs.Correction) -> rs.Correction:
-    """The same for batches without advantages."""
+    """Returns the rule without the stages that need advantages."""
     kept = [stage for stage in rule.stages if stage.advantage == "both"]
     return rs.Correction.of(kept, weight=rule.weight, log_clamp=rule.log_clamp, batch_normalize=rule.batch_normalize)
 
@@ -185,12 +185,12 @@ def test_nothing_to_weigh_is_no_error(shape: tuple[int, int]) -> None:
         assert not any("/stage/" in key for key in summary.metrics())
 
 
-def test_the_short_form_is_one_stage() -> None:
-    """A token rule of the short form and of one stage give the same weights to the bit and the same statistics."""
+def test_bounds_on_tokens_are_one_stage() -> None:
+    """Bounds on tokens and one stage give the same weights to the bit and the same statistics."""
     batch = random_batch(7, spread=0.4, bad=False, rows=6)
-    for action, of_stage in (("truncate", "truncate"), ("mask", "zero")):
+    for action, stage_action in (("truncate", "truncate"), ("mask", "zero")):
         short = rs.Correction("token", action, lower=0.8, upper=1.2)  # type: ignore[arg-type]
-        general = rs.Correction.of([rs.Stage("ratio", "token", of_stage, lower=0.8, upper=1.2)])  # type: ignore[arg-type]
+        general = rs.Correction.of([rs.Stage("ratio", "token", stage_action, lower=0.8, upper=1.2)])  # type: ignore[arg-type]
         arrays = [torch.from_numpy(array) for array in (batch.train, batch.rollout, batch.mask)]
         valid = torch.from_numpy(batch.mask)
         weights = [rs.correct(*arrays, correction=rule)[valid] for rule in (short, general)]
@@ -241,22 +241,22 @@ def test_weights_that_the_trainer_used_are_checked() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.weight)
 def test_rules_survive_json_and_name_themselves(rule: rs.Correction) -> None:
-    """A general rule written as strict JSON and read back is the same rule, and says in words what it does."""
+    """A rule of stages written as strict JSON and read back is the same rule, and says in words what it does."""
     again = rs.Correction.from_json(json.loads(json.dumps(rule.to_json(), allow_nan=False)))
     assert again == rule
     assert hash(again.stages) == hash(rule.stages)
     assert all(stage.words() in rule.words() for stage in rule.stages)
 
 
-def test_the_short_forms_json_is_as_before() -> None:
-    """A rule of the short form has the five fields in its JSON that it always had."""
+def test_json_of_bounds_is_as_before() -> None:
+    """Bounds have the five fields in their JSON that they always had."""
     data = rs.Correction("token", "mask", upper=3.0).to_json()
     assert list(data) == ["level", "action", "lower", "upper", "sources"]
     assert rs.Correction.from_json(data) == rs.Correction("token", "mask", upper=3.0)
 
 
-def test_the_short_form_counts_no_stage() -> None:
-    """Under the short form no slot of stages is used, and no statistic of theirs is there."""
+def test_bounds_count_no_stage() -> None:
+    """Under bounds no slot of stages is used, and there is no statistic of stages."""
     summary = summary_of(random_batch(1, spread=0.5, bad=True), rs.Correction("token", "mask", upper=1.1))
     assert sum(summary.count(name) for name in STAGE_COUNTS) == 0
     assert not [key for key in summary.metrics() if "/stage/" in key or "/safety_clamp/" in key]
@@ -281,7 +281,7 @@ def test_the_short_form_counts_no_stage() -> None:
     ],
 )
 def test_a_stage_that_makes_no_sense_is_refused(fields: tuple[Any, ...], says: str) -> None:
-    """A stage says what is wrong with it, what is expected, and which name is near."""
+    """An invalid stage raises an error that says what is wrong, what is expected, and which name is near."""
     with pytest.raises(ValueError, match=says.replace("(", r"\(")):
         rs.Stage(*fields)
 
@@ -303,7 +303,7 @@ def test_a_stage_that_makes_no_sense_is_refused(fields: tuple[Any, ...], says: s
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(options: dict[str, Any], says: str) -> None:
-    """A general rule says what is wrong with it, and what is expected."""
+    """An invalid rule of stages raises an error that says what is wrong and what is expected."""
     with pytest.raises(ValueError, match=says):
         rs.Correction.of(**{"stages": [], **options})
     with pytest.raises(ValueError, match=r"got action='stages'.*Correction\.of makes a rule of stages"):
@@ -311,7 +311,7 @@ def test_a_rule_that_makes_no_sense_is_refused(options: dict[str, Any], says: st
 
 
 def test_a_rule_by_advantage_needs_advantages() -> None:
-    """A stage that goes by the advantage says so where a batch has none, and a recorder counts the failure."""
+    """A stage that decides by the advantage raises on a batch without any, and a recorder counts the failure."""
     rule = rs.Correction.of([rs.Stage("k1", "mean", "zero", upper=0.1, advantage="negative")])
     logps = torch.full((2, 3), -1.0)
     with pytest.raises(ValueError, match="got no advantages; expected one for each row, since a stage zeroes rows"):
@@ -327,7 +327,7 @@ def test_a_rule_by_advantage_needs_advantages() -> None:
 
 
 def test_a_sweep_refuses_a_rule_of_stages() -> None:
-    """No histogram of one level holds what stages decide on, and the sweep says so."""
+    """A sweep refuses a rule of stages, because a histogram has one level."""
     from ratioscope.sweep.outcome import recorded, sweep_view
 
     rule = rs.Correction.of([rs.Stage("k3", "token", "drop", upper=0.1)])

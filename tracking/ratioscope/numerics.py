@@ -1,4 +1,4 @@
-"""Sums that do not depend on how a batch is laid out."""
+"""Sums whose bits do not depend on a batch's layout, and the limits of float32."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ OVERFLOW = 88.72283905206835
 
 
 def halves(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Multiples of 2**-20 and the rest, float64: each is summed exactly, so that order is immaterial."""
+    """Splits float64 values into multiples of 2**-20 and the rest: each part sums exactly, in any order."""
     coarse = (values * 2.0**20).round() * 2.0**-20
     return coarse, values - coarse
 
 
 def dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Sum of products, without a tensor of them; never -0, to which adding nothing would be a change."""
+    """Returns the sum of products, without a tensor of them; never -0, because -0 + 0 has other bits."""
     return torch.dot(x.reshape(-1), y.reshape(-1)) + 0.0
 
 
 def row_sum(values: torch.Tensor) -> torch.Tensor:
-    """Sum of each row, exact wherever the row's multiples of 2**-20 and the rest each are."""
+    """Returns the sum of each row, exact wherever the row's multiples of 2**-20 and the rest each are."""
     coarse, rest = halves(values)
     return coarse.sum(dim=-1) + rest.sum(dim=-1)

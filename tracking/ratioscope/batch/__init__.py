@@ -1,1 +1,1 @@
-"""A batch as it comes in, checked: knows no rule."""
+"""Checked batches, in every layout that trainers have."""

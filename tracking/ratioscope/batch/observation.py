@@ -12,25 +12,25 @@ from ratioscope.batch.packing import Packing, padded
 from ratioscope.numerics import FLOAT32_MAX, row_sum
 
 POSITIVE_LOGP_SLACK = 1e-4
-"""A rollout log-probability above this is no log-probability; rounding alone can reach slightly above 0."""
+"""Largest rollout log-probability that counts as one: rounding alone can reach slightly above 0."""
 
 Logps = torch.Tensor | Sequence[Sequence[float | None]] | Sequence[torch.Tensor]
 """Log-probabilities: a ``(B, T)`` or nested tensor, ``(N,)`` with a packing, or one list or 1-D tensor a row, in which
 None or a missing tail is a missing token."""
 
 Mask = torch.Tensor | Sequence[Sequence[int]] | Sequence[torch.Tensor]
-"""A bool or 0/1 mask in any of these layouts; what a short row lacks is masked out."""
+"""Bool or 0/1 mask in any layout of :data:`Logps`; the missing tail of a short row is masked out."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One batch, ready to be summarised. Every tensor is detached; what is derived is float32 or bool, made when asked.
+    """Checked batch. Every tensor is detached; derived tensors are float32 or bool, computed when first asked for.
 
     A token is valid if it is masked in, both its log-probabilities are finite, and the rollout's is not above 0.
 
     Attributes:
         given: train, rollout and mask, ``(B, T)``, as given.
-        absent: bool, broadcast to ``(B, T)``: where a list has None or a row has ended; None of tensors.
+        absent: bool, broadcast to ``(B, T)``: positions where a list has None or has ended; None for tensors.
         advantages: float32 ``(B,)`` or None.
         token_ids: int64 ``(B, T)`` or None.
     """
@@ -56,10 +56,10 @@ class Observation:
 
         Args:
             train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer.
-            rollout_logps: ``(B, T)`` the same under the engine that sampled them.
+            rollout_logps: ``(B, T)`` log-probabilities under the engine that sampled them.
             mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
             advantages: ``(B,)`` advantage of each row.
-            token_ids: ``(B, T)`` ids of the sampled tokens, by which the worst of them are told.
+            token_ids: ``(B, T)`` ids of the sampled tokens, with which the worst of them are reported.
             packing: where the rows lie if the tensors are ``(N,)``. Other layouts are described at :data:`Logps`.
 
         Raises:
@@ -149,12 +149,12 @@ class Observation:
 
     @cached_property
     def sequence_log_ratio(self) -> torch.Tensor:
-        """Float32 ``(B,)``, the same rounded once, so that its bits do not depend on how a batch is padded or split."""
+        """Float32 ``(B,)``, row_log_ratio rounded once, so that its bits do not depend on padding or splits."""
         return self.row_log_ratio.clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
 
     @property
     def has_step_log_ratio(self) -> bool:
-        """Whether a kernel found that :attr:`log_ratio` is :attr:`step_log_ratio` too; computes neither."""
+        """True if a kernel found that :attr:`log_ratio` is :attr:`step_log_ratio` too; computes neither."""
         computed = vars(self)
         return "log_ratio" in computed and computed["log_ratio"] is computed.get("step_log_ratio")
 
@@ -216,7 +216,7 @@ def check_batch(
 
 
 def _as_tensor(name: str, logps: Logps, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A tensor as it is; rows as a float32 tensor padded to the mask's width, with where a value was missing."""
+    """Returns a tensor unchanged; rows as a float32 tensor padded to the mask's width, and a mask of missing values."""
     if isinstance(logps, torch.Tensor):
         return logps, None
     try:
@@ -239,10 +239,10 @@ def _as_tensor(name: str, logps: Logps, mask: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _as_row(row: object, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The float32 values of a row, NaN where there is none, and where that is.
+    """Returns the float32 values of a row, NaN where missing, and a mask of missing values.
 
     Raises:
-        TypeError: if it is no flat row of numbers and None.
+        TypeError: if the row is no flat sequence of numbers and None.
     """
     if isinstance(row, torch.Tensor):
         if row.dim() != 1 or not row.dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""Layouts: packed, nested and ragged batches as the padded one that everything else works on."""
+"""Packed, nested and ragged batches, converted to the padded layout that all other code works on."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each row's tokens lie in a packed batch: one long vector that holds the rows one after another.
+    """Positions of each sequence's tokens in a packed batch: one vector that holds the sequences one after another.
 
     Make one with :meth:`of`, and pass it as ``packing=`` with ``(N,)`` tensors.
 
     Attributes:
         index: int64 ``(B, T)``, the position of each token in the packed vector; 0 at padding.
         inside: bool ``(B, T)``, False at padding.
-        reach: how many packed tokens the rows need; None if an accelerator alone knows.
+        reach: number of packed tokens that the rows need; None if only an accelerator has it.
     """
 
     index: torch.Tensor
@@ -36,7 +36,7 @@ class Packing:
         segment_ids: torch.Tensor | Sequence[int] | None = None,
         max_length: int | None = None,
     ) -> Self:
-        """Reads a packing from what trainers have.
+        """Makes a packing from boundaries or from ids of segments.
 
         Args:
             cu_seqlens: ``(B + 1,)`` integers: where each row begins and, last, where the last one ends.
@@ -60,24 +60,24 @@ class Packing:
             raise ValueError(msg)
         if max_length is None:
             max_length = int(lengths.max()) if len(lengths) else 0
-        places = torch.arange(max_length, device=lengths.device)
-        inside = places < lengths.unsqueeze(-1)
+        positions = torch.arange(max_length, device=lengths.device)
+        inside = positions < lengths.unsqueeze(-1)
         ends = starts + lengths
         reach = None if ends.device.type != "cpu" else int(ends.max()) if len(ends) else 0
-        return cls(torch.where(inside, starts.unsqueeze(-1) + places, 0), inside, reach)
+        return cls(torch.where(inside, starts.unsqueeze(-1) + positions, 0), inside, reach)
 
     def to(self, device: torch.device) -> Packing:
-        """The same on another device."""
+        """Returns the packing on another device."""
         if self.index.device == device:
             return self
         index, inside = (part.to(device, non_blocking=True) for part in (self.index, self.inside))
         return Packing(index, inside, self.reach)
 
     def pad(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Packed values as ``(B, T)``, zero at padding.
+        """Returns packed values as ``(B, T)``, zero at padding.
 
         Args:
-            name: of the values, for the error.
+            name: name of the values, for the error.
             values: ``(N,)``.
 
         Raises:
@@ -96,12 +96,12 @@ class Packing:
         return values.take(index).masked_fill_(~rows.inside, 0)
 
     def unpad(self, values: torch.Tensor, *, total: int, outside: float = 1.0) -> torch.Tensor:
-        """Padded values as ``(total,)``: the inverse of :meth:`pad`.
+        """Returns padded values as ``(total,)``: the inverse of :meth:`pad`.
 
         Args:
             values: ``(B, T)``, or ``(B, 1)``, which every token of the row then gets.
             total: length of the packed vector.
-            outside: what stands outside of all rows.
+            outside: value outside of all rows.
         """
         rows = self.to(values.device)
         packed = values.new_full((total + 1,), outside)
@@ -110,7 +110,7 @@ class Packing:
 
 
 def padded(packing: Packing | None, **batch: Any) -> Any:
-    """The tensors of a batch, by name, as ``(B, T)``; lists of log-probabilities, which may have gaps, as they are.
+    """Returns the tensors of a batch as ``(B, T)``; lists of log-probabilities, which may have gaps, unchanged.
 
     Args:
         packing: where the rows lie if the tensors are ``(N,)``; None if they are nested or padded.
@@ -129,10 +129,10 @@ def padded(packing: Packing | None, **batch: Any) -> Any:
 
 
 def pad_rows(name: str, rows: Any) -> Any:
-    """Rows of unequal length, each a list of numbers or a 1-D tensor, as one ``(B, T)`` tensor, zero at padding.
+    """Pads rows, each a list of numbers or a 1-D tensor, to one ``(B, T)`` tensor, zero at padding.
 
     Raises:
-        TypeError: if it is neither a tensor nor such rows.
+        TypeError: if the argument is neither a tensor nor such rows.
     """
     if rows is None or isinstance(rows, torch.Tensor):
         return rows
@@ -145,7 +145,7 @@ def pad_rows(name: str, rows: Any) -> Any:
 
 
 def _unnested(batch: Mapping[str, Any]) -> tuple[Packing, dict[str, torch.Tensor | None]]:
-    """Nested tensors of ``(B, ragged)`` as a packing and their ``(N,)`` values."""
+    """Returns the packing of nested ``(B, ragged)`` tensors and their ``(N,)`` values."""
     packing: Packing | None = None
     values: dict[str, torch.Tensor | None] = {}
     for name, tensor in batch.items():
@@ -192,7 +192,7 @@ def _check_bounds(bounds: torch.Tensor) -> None:
 
 
 def _runs(segment_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Starts and lengths of the runs of each number that is not negative."""
+    """Returns starts and lengths of the runs of non-negative numbers."""
     ids, lengths = torch.unique_consecutive(segment_ids, return_counts=True)
     starts = lengths.cumsum(0) - lengths
     return starts[ids >= 0], lengths[ids >= 0]

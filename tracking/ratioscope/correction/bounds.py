@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ratioscope.correction.stages import Stage
 
 Action = Literal["truncate", "mask"]
-"""What happens to a ratio outside the bounds: it is clamped to the bound, or set to zero."""
+"""Action on a ratio outside the bounds: clamp it to the bound, or set it to zero."""
 
 MODES = tuple(f"{level}_{action}" for level in get_args(Level) for action in get_args(Action))
 """TRL's names of every level with every action."""

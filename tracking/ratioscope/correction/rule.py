@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ratioscope.correction.stages import Stage
 
 Level = Literal["token", "sequence"]
-"""What one ratio belongs to: a token, or a whole sequence (exp of the *sum* of its log-ratios)."""
+"""Level of one ratio: a token, or a whole sequence (exp of the *sum* of its log-ratios)."""
 
 
 class Rule(Protocol):
@@ -51,12 +51,12 @@ class Rule(Protocol):
 
     @property
     def batch_normalize(self) -> bool:
-        """Whether the loss divides weights by their mean over the batch."""
+        """True if the loss divides weights by their mean over the batch."""
         ...
 
     @property
     def drops(self) -> bool:
-        """Whether the rule takes tokens out of the mask, so that the loss divides by fewer."""
+        """True if the rule takes tokens out of the mask, so that the loss divides by fewer."""
         ...
 
     def correct(self, observation: Observation) -> CorrectedBatch:
@@ -85,7 +85,7 @@ class Rule(Protocol):
 
 
 class CorrectedBatch(Protocol):
-    """What a rule did to one batch.
+    """Effect of a rule on one batch.
 
     Tensors have the shape of the rule's level: ``(B, T)`` for tokens, ``(B, 1)`` for sequences. Their values are
     meaningless where :attr:`valid` is False.

@@ -88,7 +88,7 @@ class StagedCorrection:
 
     @property
     def drops(self) -> bool:
-        """Whether a stage takes tokens out of the mask, so that the loss divides by fewer."""
+        """True if a stage takes tokens out of the mask, so that the loss divides by fewer."""
         return any(stage.action == "drop" for stage in self.stages)
 
     def correct(self, observation: Observation) -> StagedBatch:

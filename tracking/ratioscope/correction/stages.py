@@ -1,4 +1,4 @@
-"""Stages: the parts of a general rule, and how they are put into words."""
+"""Stages of a rule, and the names of the counts that they make."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CLASSES = ("kept", "truncated_high", "truncated_low", "zeroed", "dropped", "vetoed", "clamped")
-"""What a general rule makes of a valid token: each is in exactly one, so they add up to ``token/n``."""
+"""Classes of valid tokens after the stages: each token is in exactly one, so they add up to ``token/n``."""
 
 MAX_STAGES = 4
-"""Stages that a general rule may have."""
+"""Largest number of stages of a rule."""
 
 STAGE_COUNTS: tuple[str, ...] = (
     *(
@@ -27,8 +27,8 @@ STAGE_COUNTS: tuple[str, ...] = (
     "safety_clamp/rows",
     *(f"class/{name}" for name in CLASSES),
 )
-"""What the stages of a general rule do, in this order: what each finds outside its bounds by itself, what the safety
-clamp reaches, and what becomes of the tokens in the end. 0 under the short form."""
+"""Counts of a rule of stages, in this order: tokens and rows outside each stage's bounds, tokens and rows that the
+safety clamp reaches, and tokens by class. All 0 under bounds."""
 
 WEIGHT_LEVELS = {"token": "token", "sequence": "product", "geometric": "geometric", "segment": "segment"}
 """Level of the ratio that each weight is, at which a stage can truncate it; a weight of 1 has none."""
@@ -46,22 +46,22 @@ Statistic = Literal[
     "squared_gap",
     "mult_prob_error",
 ]
-"""What a stage looks at. With l the log-ratio, r = exp(l), p and q the trainer's and the rollout's probability: r; -l;
-l^2/2; r - 1 - l; 1/r - 1 + l; the larger KL divergence of two coins that show heads with p and with q; p - q; |p - q|;
-|r - 1|; l^2; exp|l|."""
+"""Statistic that a stage compares. With l the log-ratio, r = exp(l), p and q the trainer's and the rollout's
+probability: r; -l; l^2/2; r - 1 - l; 1/r - 1 + l; the larger KL divergence of two coins that show heads with p and with
+q; p - q; |p - q|; |r - 1|; l^2; exp|l|."""
 
 StageLevel = Literal["token", "product", "geometric", "sum", "mean", "max", "segment", "any"]
-"""What one value of it belongs to. ``token``: the token. Of the ratio over a row: ``product`` and ``geometric`` mean.
+"""Level that one value belongs to. ``token``: the token. Of the ratio over a row: ``product`` and ``geometric`` mean.
 Of the others over a row: ``sum`` and ``mean``. ``segment``: the geometric mean of the ratio, or the mean of another,
 over a run of masked-in tokens, such as a turn. Of any: ``max`` over the row, and ``any``, by which one token outside
 the bounds decides for its whole row."""
 
 StageAction = Literal["truncate", "zero", "drop"]
-"""What becomes of tokens outside the bounds. ``truncate`` clamps the weight. ``zero`` sets it to 0, and the loss still
+"""Action on tokens outside the bounds. ``truncate`` clamps the weight. ``zero`` sets it to 0, and the loss still
 divides by the token. ``drop`` takes the token out of the mask, so that the loss does not."""
 
 Side = Literal["both", "positive", "negative", "outward"]
-"""For which tokens a stage acts: all; those of rows with an advantage above, below 0; those whose update would take the
+"""Tokens that a stage acts on: all; those of rows with an advantage above, below 0; those whose update would take the
 ratio further from 1, advantage * l > 0."""
 
 OF_RATIO = frozenset({"token", "product", "geometric", "max", "segment", "any"})
@@ -71,16 +71,16 @@ NONNEGATIVE = frozenset(get_args(Statistic)) - {"k1", "probability_difference"}
 
 @dataclass(frozen=True)
 class Stage:
-    """Keeps what lies in ``[lower, upper]``, both included, and acts on the rest.
+    """Stage of a rule: keeps values in ``[lower, upper]``, both included, and acts on the others.
 
     Attributes:
-        statistic: what is compared, as in :data:`Statistic`.
-        level: what one value belongs to, as in :data:`StageLevel`.
+        statistic: the statistic compared, one of :data:`Statistic`.
+        level: level of one value, one of :data:`StageLevel`.
         action: ``"truncate"``, ``"zero"`` or ``"drop"``.
         lower: smallest value that is kept; None for no lower bound.
         upper: largest value that is kept; None for no upper bound.
-        advantage: for which tokens it acts, as in :data:`Side`.
-        name: what reports call it; None to say what it does.
+        advantage: tokens that the stage acts on, one of :data:`Side`.
+        name: name in reports; None to describe the stage instead.
 
     Raises:
         ValueError: if a choice is unknown, the level does not go with the statistic, no bound is given, a bound is no
@@ -124,11 +124,11 @@ class Stage:
 
     @property
     def of_rows(self) -> bool:
-        """Whether it decides for whole rows."""
+        """True if the stage decides for whole rows."""
         return self.level not in {"token", "segment"}
 
     def words(self) -> str:
-        """What it does, in a few words, such as ``"zeroes tokens with ratio outside [0.5, 5]"``."""
+        """Describes the stage in a few words, such as ``"zeroes tokens with ratio outside [0.5, 5]"``."""
         verb = {"truncate": "truncates", "zero": "zeroes", "drop": "drops"}[self.action]
         what = "rows" if self.of_rows else "segments" if self.level == "segment" else "tokens"
         if self.advantage == "outward":
@@ -156,10 +156,10 @@ class Stage:
         return f"{verb} {what} with {of} {where}"
 
     def to_json(self) -> dict[str, Any]:
-        """Fields as plain JSON."""
+        """Returns all fields as plain JSON."""
         return dict(vars(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Stage:
-        """Inverse of :meth:`to_json`."""
+        """Reads what :meth:`to_json` wrote."""
         return cls(**data)

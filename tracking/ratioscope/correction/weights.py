@@ -1,4 +1,4 @@
-"""The correction step: from log-probabilities to weights, and to the mask that the loss divides by."""
+"""Correction step: from log-probabilities to weights, and to the mask that the loss divides by."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a loss needs after a correction.
+    """Weights and mask for a loss.
 
     Attributes:
-        weights: float32, detached: ``(B, T)``, or ``(B, 1)`` in the short form at the sequence level, or ``(N,)`` of a
+        weights: float32, detached: ``(B, T)``, or ``(B, 1)`` under bounds at the sequence level, or ``(N,)`` of a
             packed batch. 0 where dropped.
-        mask: bool ``(B, T)`` or ``(N,)``, the mask without what was dropped: what the loss divides by.
+        mask: bool ``(B, T)`` or ``(N,)``, the mask without dropped tokens, for the loss to divide by.
     """
 
     weights: torch.Tensor
@@ -51,26 +51,26 @@ def correct(
     advantages: torch.Tensor | None = None,
     packing: Packing | None = None,
 ) -> torch.Tensor:
-    """Importance weights of the rollout's tokens under the trainer's policy: the correction step itself.
+    """Returns importance weights of the rollout's tokens under the trainer's policy.
 
-    In the short form bit-identical to TRL's on the same tensors. In particular a token whose log-probability is NaN
+    Under bounds bit-identical to TRL's on the same tensors. In particular a token whose log-probability is NaN
     has a zero log-ratio, so its weight is that of a ratio of exactly 1.
 
     Args:
         train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer.
-        rollout_logps: ``(B, T)`` the same under the engine that sampled them.
+        rollout_logps: ``(B, T)`` log-probabilities of these tokens under the engine that sampled them.
         mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
         correction: the rule.
-        advantages: ``(B,)`` advantage of each row, for a rule that goes by it.
+        advantages: ``(B,)`` advantage of each row, for a rule that decides by it.
         packing: where the rows lie, for ``(N,)`` tensors.
 
     Returns:
-        float32 weights, detached: ``(B, T)``, or ``(B, 1)`` in the short form at the sequence level; with a packing
+        float32 weights, detached: ``(B, T)``, or ``(B, 1)`` under bounds at the sequence level; with a packing
         always ``(N,)``, one for each token, 1 outside of all rows. Where a rule drops tokens they are 0, and the loss
         must not divide by them: see :func:`weigh`.
 
     Raises:
-        ValueError: if the shapes differ or are not two-dimensional, or a rule goes by the advantage and got none.
+        ValueError: if the shapes differ or are not two-dimensional, or a rule decides by the advantage and got none.
         TypeError: if the log-probabilities are not floating-point tensors.
     """
     return weigh(
@@ -88,18 +88,18 @@ def weigh(
     advantages: torch.Tensor | None = None,
     packing: Packing | None = None,
 ) -> Weighed:
-    """The weights of :func:`correct`, with the mask that the loss then divides by.
+    """Returns the weights of :func:`correct`, with the mask that the loss then divides by.
 
     Args:
         train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer.
-        rollout_logps: ``(B, T)`` the same under the engine that sampled them.
+        rollout_logps: ``(B, T)`` log-probabilities of these tokens under the engine that sampled them.
         mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
         correction: the rule.
-        advantages: ``(B,)`` advantage of each row, for a rule that goes by it.
+        advantages: ``(B,)`` advantage of each row, for a rule that decides by it.
         packing: where the rows lie, for ``(N,)`` tensors.
 
     Raises:
-        ValueError: if the shapes differ or are not two-dimensional, or a rule goes by the advantage and got none.
+        ValueError: if the shapes differ or are not two-dimensional, or a rule decides by the advantage and got none.
         TypeError: if the log-probabilities are not floating-point tensors.
     """
     corrected = apply_rule(

@@ -1,4 +1,4 @@
-"""TRL, and what follows it: axolotl and Unsloth; and the sequence mask of DeepSeek-V3.2."""
+"""TRL, with axolotl and Unsloth, which follow it, and the sequence mask of DeepSeek-V3.2."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _deepseek(*, delta: float) -> Rule:
 
 
 def presets() -> list[Preset]:
-    """Those of this file."""
+    """Returns the presets of this framework."""
     trl, axolotl = "trl/trainer/grpo_trainer.py", "src/axolotl/core/trainers/grpo/trainer.py"
     unsloth = "unsloth_zoo/rl_replacements.py"
     bug = "A masked weight is 1/cap and never 0, since axolotl clamps from below after masking: its bug, reproduced"

@@ -56,7 +56,7 @@ def rollout_correction(
 
 
 def _rejections(rollout_rs: str | None, thresholds: float | str | None) -> list[tuple[str, float | str]]:
-    """Mode and threshold of each; one threshold may stand for all."""
+    """Pairs each rejection mode with its threshold; one threshold may stand for all."""
     if rollout_rs is None:
         return []
     modes = [mode.strip() for mode in rollout_rs.split(",")]
@@ -73,8 +73,8 @@ def _rejections(rollout_rs: str | None, thresholds: float | str | None) -> list[
 
 
 def _rejection(mode: str, threshold: float | str) -> list[Stage]:
-    at, _, statistic = mode.rpartition("_")
-    level = {"token": "token", "seq_sum": "sum", "seq_mean": "mean", "seq_max": "max"}[at]
+    over, _, statistic = mode.rpartition("_")
+    level = {"token": "token", "seq_sum": "sum", "seq_mean": "mean", "seq_max": "max"}[over]
     lower, upper = _bounds("rollout_rs_threshold", threshold)
     if statistic == "k1":
         # Bounds of a ratio, of which one alone means its inverse too; their logarithms bound -l.
@@ -87,7 +87,7 @@ def _rejection(mode: str, threshold: float | str) -> list[Stage]:
 
 
 def _bounds(name: str, threshold: Any) -> tuple[float | None, float]:
-    """Lower and upper bound of a number, or of a text such as ``"0.5_2.0"``."""
+    """Returns lower and upper bound of a number, or of a text such as ``"0.5_2.0"``."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | str):
         msg = f'got {name}={threshold!r}; expected a number, or a text such as "0.5_2.0"'
         raise TypeError(msg)
@@ -125,7 +125,7 @@ def _rs(mode: str) -> Build:
 
 
 def presets() -> list[Preset]:
-    """Those of this file."""
+    """Returns the presets of this framework."""
     both = "A number truncates from above; a text such as 0.5_2.0 zeroes what is outside"
     combined = {"rollout_is": "token", "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.9_1.1"}
     bound = "Bounds are of rollout/trainer, since they bound -l; one bound stands for its inverse too"
