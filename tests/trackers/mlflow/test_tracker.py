@@ -1,4 +1,4 @@
-"""What MLflow receives, read back through a client of its own."""
+"""Rows that MLflow receives, read back through MLflow's client."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def test_named_run_of_the_environment_is_continued(store: str, live: str, monkey
 @pytest.mark.slow
 @pytest.mark.trackers
 def test_own_store_lies_in_the_output_folder(tmp_path: Path) -> None:
-    """Where nothing is configured, database and artifacts go to the output folder and not to the current one."""
+    """Without configuration, database and artifacts go to the output folder and not to the current one."""
     tracker = MlflowTracker()
     tracker.open(RunContext(config=CONFIG, output_dir=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
