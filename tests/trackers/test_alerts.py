@@ -89,7 +89,7 @@ def test_runs_of_the_user_are_told(tmp_path: Path) -> None:
 @pytest.mark.trackers
 def test_sync_sets_tags_again_and_pings_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run delivered later gets the tags of its findings and no alert, because it is over."""
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     with rs.Recorder(output_dir=tmp_path, config=alert_scenarios.CONFIG) as recorder:
         alert_scenarios.write(recorder)
