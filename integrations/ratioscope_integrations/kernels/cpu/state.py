@@ -23,9 +23,9 @@ from ratioscope_integrations.kernels.cpu.types import (
     Finished,
     Found,
     Kept,
-    Rule,
     Seen,
     Sum,
+    TokenBounds,
 )
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ _EXTREMES = _columns(
 _COUNTED = _columns(
     COUNTS,
     Count._fields,
-    {name: name for name in ("masked_in", "nan", "inf", "positive_logp", "equal", "disagreements")}
-    | {name: name for name in ("zero_train_logp", "zero_rollout_logp")}
+    {name: name for name in Count._fields if name in COUNTS}
     | {"token/n": "n", "token/overflow": "overflow", "lag/n": "pairs"}
     | {"outside/0.9_1.1": "outside_near", "outside/0.5_2": "outside_far"}
     | {"modified/low": "low", "modified/high": "high"},
@@ -97,7 +96,7 @@ _TOKENS, _SEQUENCES, _GEOMETRIC, _WEIGHTS = (
 _AROUND = np.arange(-N_BEFORE, N_AFTER + 1)
 
 
-def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
+def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> Reduced:
     """The batch's state.
 
     Args:
@@ -132,7 +131,12 @@ def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
         lengths=torch.from_numpy(by.lengths),
         top=_top(observation, counts[:, Count.n] > 0, by, kept),
     )
-    return Reduced(state, n=torch.from_numpy(counts[:, Count.n].copy()), row_d=torch.from_numpy(by.row_d))
+    return Reduced(
+        state,
+        n=torch.from_numpy(counts[:, Count.n].copy()),
+        row_d=torch.from_numpy(by.row_d),
+        counts_rule=rule.acts > 0,
+    )
 
 
 def _finished(n_rows: int) -> Finished:
