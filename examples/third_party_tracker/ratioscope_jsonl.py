@@ -1,27 +1,25 @@
-"""A line of JSON for each window, in `ratioscope.jsonl` of the output directory."""
+"""Tracker that writes a line of JSON for each window to `ratioscope.jsonl` in the output directory."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import ratioscope as rs
+import ratioscope as rs
 
 
-class JsonLinesTracker:
-    """Writes at once, so a row is on disk when `write` has returned; a resumed run goes on in the same file."""
+class JsonLinesTracker(rs.Tracker):
+    """Writes each row to disk at once; a resumed run continues in the same file."""
 
     name = "jsonl"
-    background = False
     package = "ratioscope_jsonl"
 
     def __init__(self) -> None:
         self._path: Path | None = None
 
     def open(self, run: rs.RunContext) -> bool:
-        """Writes the config as a line of its own."""
+        """Writes the config as the first line of this process."""
         folder = run.output_dir or Path()
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "ratioscope.jsonl"
@@ -35,10 +33,10 @@ class JsonLinesTracker:
         self._append({"step": row.step, "split": row.split, "scalars": scalars, "histograms": histograms})
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: no row is held back."""
 
     def where(self) -> str:
-        """The file."""
+        """Returns the file."""
         return "no file yet" if self._path is None else str(self._path)
 
     def _append(self, line: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The checks that every tracker must pass."""
+"""Conformance checks of the tracker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_back(folder: Path) -> Received:
-    """What the file has."""
+    """Reads the contents of the file."""
     config: dict[str, Any] | None = None
     scalars, histograms = defaultdict(list), defaultdict(list)
     for line in map(json.loads, (folder / "ratioscope.jsonl").read_text(encoding="utf-8").splitlines()):
@@ -31,5 +31,5 @@ def read_back(folder: Path) -> Received:
 
 @pytest.mark.parametrize("check", testing.CHECKS)
 def test_conforms(check: testing.Check, tmp_path: Path) -> None:
-    """The tracker does what the protocol asks of it."""
+    """The tracker passes each check."""
     check(JsonLinesTracker, read_back, tmp_path)

@@ -1,4 +1,4 @@
-"""Delivery from the journal: everything once and in order, however often a tracker fails, and nobody waits for it."""
+"""Delivery from the journal: all rows once and in order, however often a tracker fails, without delaying training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def server() -> Iterator[Server]:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits until something is so."""
+    """Waits until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -106,7 +106,7 @@ def test_every_record_arrives_once_and_in_order(tmp_path: Path, server: Server, 
 
 
 def test_rows_that_waited_go_together(tmp_path: Path, server: Server) -> None:
-    """What gathered while the tracker was busy goes through write_many, a full batch at a time."""
+    """Rows that gathered while the tracker was busy go through write_many, a full batch at a time."""
     server.hangs = True
     run = Run(tmp_path, Together(server))
     run.write(1)
@@ -148,7 +148,7 @@ def test_a_failure_in_the_middle_doubles_nothing(tmp_path: Path, server: Server,
 
 
 def test_rows_before_the_failing_one_are_counted(tmp_path: Path, server: Server) -> None:
-    """Of a batch that breaks, what a tracker had taken row by row counts as delivered, and is not sent again."""
+    """Rows that a tracker had taken one by one before its batch broke count as delivered and are not sent again."""
     server.breaks_at = 3
     run = Run(tmp_path, OneByOne(server))
     run.write(1, 2, 3, 4)
@@ -279,7 +279,7 @@ def test_no_run_is_opened_for_nothing(tmp_path: Path, server: Server) -> None:
 
 
 def test_the_trainers_runs_get_their_attempt_alone(tmp_path: Path, server: Server) -> None:
-    """Where the trainer opened the run, each attempt has a target of its own and its own records only."""
+    """If the trainer opened the run, each attempt has its own target with its own records only."""
     for steps in ((1, 2), (3, 4)):
         tracker = Together(server)
         run = Run(tmp_path, tracker, reporters={"fake": object()})
@@ -314,7 +314,7 @@ def test_a_tracker_that_opens_late_misses_nothing(tmp_path: Path, server: Server
 def test_a_tracker_that_never_opens_is_counted(
     tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a tracker without a run did not get is said with its number."""
+    """The number of rows that a tracker without a run did not get is reported."""
 
     class Never(Together):
         def open(self, run: RunContext) -> bool:
@@ -359,7 +359,7 @@ def test_what_is_only_buffered_counts_at_the_end(tmp_path: Path, server: Server)
 def test_a_buffer_that_was_lost_is_sent_again(
     tmp_path: Path, server: Server, arrived: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the last upload failed nobody knows what arrived: all is missing until the run itself is asked."""
+    """After a failed last upload all rows are missing until the backend has counted them."""
     run = Run(tmp_path, Buffering(server))
     run.write(1, 2, 3)
     eventually(lambda: run.served["fake"].delivered == 3)

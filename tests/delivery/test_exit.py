@@ -1,4 +1,4 @@
-"""However a process ends: the journal is whole, no second run appears anywhere, and the end does not take long."""
+"""Ends of processes: the journal is complete, no second run appears anywhere, and the end is bounded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPLETE = "Nothing is missing."
 
 @dataclass
 class Ended:
-    """A process that is over.
+    """Outcome of a process that has ended.
 
     Attributes:
         said: steps whose flush had returned.
@@ -45,13 +45,13 @@ class Ended:
 
 
 def environment() -> dict[str, str]:
-    """Of a process that uses trackers, with no setting of the machine's."""
+    """Returns the environment of a process that uses trackers, without the machine's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "WANDB_"))}
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "WANDB_MODE": "offline"}
 
 
 def deliver(folder: Path, *arguments: str) -> str:
-    """What ``ratioscope sync`` says; in a process of its own, as trackers keep threads and state."""
+    """Returns the output of ``ratioscope sync``, run in a new process because trackers keep threads and state."""
     command = [sys.executable, "-m", "ratioscope", "sync", str(folder / "out"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=folder, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def end(scenario: str, folder: Path, *trackers: str, by: signal.Signals | None =
 
 
 def check_journal(folder: Path, said: list[int]) -> None:
-    """Every flushed record is there, and the file is whole."""
+    """Checks that the journal has all flushed records and passes SQLite's integrity check."""
     with sqlite3.connect(folder / "out" / "ratioscope" / FILE) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
@@ -94,7 +94,7 @@ def check_journal(folder: Path, said: list[int]) -> None:
 
 
 def mlflow_runs(folder: Path) -> list[Any]:
-    """Every MLflow run of the folder."""
+    """Returns the MLflow runs of the folder."""
     from mlflow import MlflowClient
 
     if not (folder / "out" / "mlflow.db").exists():
@@ -104,7 +104,7 @@ def mlflow_runs(folder: Path) -> list[Any]:
 
 
 def check_one_run(folder: Path) -> None:
-    """There is at most one run in either tracker, and after a delivery it has each record once."""
+    """Checks that each tracker has at most one run, and that this run has each record once after a delivery."""
     deliver(folder)
     (run,) = mlflow_runs(folder)
     points = read_mlflow(f"sqlite:///{folder / 'out' / 'mlflow.db'}", run.info.run_id).metrics[TOKENS]

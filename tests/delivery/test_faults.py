@@ -111,7 +111,7 @@ class Forge:
 
 @dataclass
 class Bench:
-    """What every row shares.
+    """Checks what all faults have in common.
 
     Attributes:
         forge: starts processes.
@@ -275,7 +275,7 @@ def small_disk(place: Path, size: int | None) -> Iterator[dict[str, int]]:
 
 
 def make_room(place: Path) -> None:
-    """What the user does about a full disk."""
+    """Frees the disk, as the user would."""
     if place.is_mount():
         subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
 
@@ -296,7 +296,7 @@ def test_fault(bench: Bench, tmp_path: Path, trackers: list[str], fault: str) ->
 
 
 def in_time(figures: dict[str, Any]) -> bool:
-    """Whether the exit is in bounds, and the steps are as fast as those of the reference."""
+    """Checks that the exit is in bounds and the steps are as fast as those of the reference."""
     fast = figures["step_ms"] < RATIO * figures["reference_ms"] + 1000 * NOISE_S
     return bool(fast and figures["exit_s"] < EXIT_S)
 
@@ -394,7 +394,7 @@ def addresses(proxies: dict[str, Proxy], folder: Path) -> dict[str, str]:
 
 
 def deliver(bench: Bench, folder: Path, environment: dict[str, str]) -> None:
-    """What the user does afterwards, twice; the second time there is nothing left to do."""
+    """Runs ``ratioscope sync`` twice; the second call has nothing left to deliver."""
     for _ in range(2):
         arguments = {"module": "ratioscope", "arguments": ["sync", str(folder / "out")]}
         process = bench.forge.start("module", folder, environment=environment, **arguments)

@@ -60,7 +60,7 @@ def relayed(tmp_path_factory: pytest.TempPathFactory) -> Relayed:
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """What of a row of the trainer's log is a number; the epoch, which stands in each, belongs to the loss."""
+    """Returns the numbers of a row of the trainer's log; the epoch, which each row has, belongs to the loss."""
     dropped = {"step"} if "loss" in row else {"step", "epoch"}
     return {key: float(value) for key, value in row.items() if key not in dropped and isinstance(value, int | float)}
 

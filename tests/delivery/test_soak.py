@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def soaked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What 20 000 flushes measured; in the second half MLflow's server refuses and W&B's never answers."""
+    """Measurements of 20 000 flushes; in the second half MLflow's server refuses and W&B's never answers."""
     folder = tmp_path_factory.mktemp("soak")
     with ExitStack() as stack:
         mlflow, wandb = MlflowServer(folder), WandbServer()

@@ -99,7 +99,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 @pytest.mark.trackers
 def test_a_run_without_a_tracker_goes_to_mlflow(run: Path) -> None:
-    """What was recorded without any tracker is in MLflow afterwards: each number once and equal, histograms whole."""
+    """A run recorded without any tracker is in MLflow afterwards: each number once and equal, histograms complete."""
     done = call("sync", run, "--to", "mlflow", folder=run)
     assert (done.returncode, done.stdout) == (0, "mlflow: 6 rows delivered\n"), done.stderr
     uri = f"sqlite:///{run / 'mlflow.db'}"
@@ -116,7 +116,7 @@ def test_a_run_without_a_tracker_goes_to_mlflow(run: Path) -> None:
     assert received.status == "FINISHED"
     stored = json.loads(read_mlflow_artifact(uri, found.info.run_id, "ratioscope/histograms.json"))
     assert TOKENS in json.dumps(stored)
-    assert received.params["ratioscope.correction.rule.mode"] == "token_truncate"
+    assert received.params["ratioscope.correction.mode"] == "token_truncate"
 
     again = call("sync", run, "--to", "mlflow", folder=run)
     assert (again.returncode, again.stdout) == (0, "Nothing is missing.\n")
@@ -208,7 +208,7 @@ def test_a_broken_delivery_goes_on_from_there(
 def test_a_last_upload_that_fails_is_no_delivery(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where a tracker that buffers cannot end its run, the call fails, and the next one asks the run what it has."""
+    """If a tracker that buffers cannot end its run, the call fails, and the next call asks the backend for its rows."""
     server = Server()
     register(monkeypatch, Buffering(server))
     with monkeypatch.context() as patched:
@@ -455,7 +455,7 @@ def test_an_interrupt_is_one_line(
 
 
 def on_terminal(folder: Path, *arguments: str | Path, code: str = "") -> str:
-    """What the command writes to a terminal."""
+    """Collects the command's output to a terminal."""
     command = [sys.executable, "-m", "ratioscope", *map(str, arguments)]
     if code:
         command = [sys.executable, "-c", code, *map(str, arguments)]
@@ -490,7 +490,7 @@ def test_the_bar_is_full_and_the_cursor_is_back(run: Path) -> None:
 
 @pytest.mark.trackers
 def test_an_error_leaves_the_terminal_whole(run: Path) -> None:
-    """Where delivery fails, the bar is stopped before the error is printed."""
+    """If delivery fails, the bar is stopped before the error is printed."""
     text = on_terminal(run, "sync", run, "--to", "nonesuch")
     assert text.rfind("\x1b[?25h") >= text.rfind("\x1b[?25l")
     assert "ratioscope: ValueError: got report_to='nonesuch'" in text

@@ -61,14 +61,14 @@ def test_conforms(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: str(check.__name__))
 def test_clearml_conforms(check: testing.Check, tmp_path: Path) -> None:
-    """The same for ClearML, which has one task a process."""
+    """Runs the checks for ClearML in new processes, because it has one task per process."""
     run("tracker_readers.py", "clearml", tmp_path, check.__name__)
 
 
 @pytest.mark.trl
 @pytest.mark.parametrize("name", ["clearml", "comet_ml", "dvclive", "swanlab"])
 def test_the_trainers_run_is_shared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the trainer reports itself there is one run, with the headline once, from it, and the rest from us."""
+    """If the trainer reports itself there is one run, with the headline once, from the trainer, and the rest from ratioscope."""
     monkeypatch.setenv("CLEARML_CACHE_DIR", str(tmp_path))
     run("tracker_training.py", name, tmp_path)
     logged = json.loads((tmp_path / "logged.json").read_text())

@@ -1,4 +1,4 @@
-"""What the clients of further trackers left of a run on this machine, for the checks of `ratioscope.testing`.
+"""Readers of runs that further clients stored on this machine, for the checks of `ratioscope.testing`.
 
     python tests/layers/tracker_readers.py TRACKER FOLDER
 
@@ -28,7 +28,7 @@ class Series:
         self.config: dict[str, Any] | None = None
 
     def received(self, **more: Any) -> Received:
-        """As the checks want it."""
+        """Returns the contents as the checks take them."""
         return Received(self.scalars, self.histograms, self.config, **more)
 
 

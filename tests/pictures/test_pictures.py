@@ -135,7 +135,7 @@ def test_heat_map_rises_with_the_log_ratio() -> None:
 
 
 def test_heat_map_loses_no_window() -> None:
-    """Where windows outnumber pixels, each pixel pools those that it covers."""
+    """If windows outnumber pixels, each pixel pools the windows that it covers."""
     columns = [_one_bin(32) for _ in range(999)] + [_one_bin(50)]
     counts = np.stack([bins.counts for bins in columns])
     cells = scales.heat_cells(counts, np.arange(1001.0), 100)

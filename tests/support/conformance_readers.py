@@ -1,4 +1,4 @@
-"""What the backends of the built-in trackers have of a run, for the checks of `ratioscope.testing`.
+"""Readers of runs in the backends of the built-in trackers, for the checks of `ratioscope.testing`.
 
     python tests/support/conformance_readers.py TRACKER FOLDER
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Server:
-    """What a backend has, and how it behaves.
+    """Contents and behaviour of a backend in memory.
 
     Attributes:
         runs: steps by run id, in the order of arrival.
@@ -45,7 +45,7 @@ class Server:
     closed: int = 0
 
     def call(self) -> None:
-        """What every call to the backend goes through."""
+        """Waits or raises as configured; each call to the backend passes through here."""
         if self.hangs:
             self.waiting.set()
             assert self.go.wait(60)
@@ -64,7 +64,7 @@ class Server:
 
 
 class OneByOne(Tracker):
-    """A background tracker that has ``write`` alone."""
+    """A background tracker without ``write_many``."""
 
     background = True
     package = "json"

@@ -117,7 +117,7 @@ def reference(task: dict[str, Any]) -> None:
 
 
 def module(task: dict[str, Any]) -> None:
-    """What ``python -m`` does."""
+    """Runs a module as ``python -m`` does."""
     sys.argv[1:] = task["arguments"]
     runpy.run_module(task["module"], run_name="__main__", alter_sys=True)
 

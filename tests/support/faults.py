@@ -148,7 +148,7 @@ def _refuse(client: socket.socket) -> None:
 
 @dataclass
 class WandbStored:
-    """What the stand-in knows of one run.
+    """Contents of one run in the stand-in.
 
     Attributes:
         lines: history lines by their place in the run's file, so that a chunk sent twice is there once.

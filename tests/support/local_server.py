@@ -59,7 +59,7 @@ def served(module: str, *arguments: str | Path, port: int, folder: Path, **more:
 
 
 def answers(address: str) -> bool:
-    """Whether a server is there."""
+    """Returns whether a server answers."""
     try:
         with urllib.request.urlopen(address, timeout=5):
             return True
@@ -76,7 +76,7 @@ def free_port() -> int:
 
 
 def wait_for(true: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What the condition returns as soon as it is true."""
+    """Waits until the condition returns a true value, and returns it."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, "not seen in time"

@@ -24,7 +24,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 @dataclass
 class WandbRun:
-    """What W&B wrote down of one run.
+    """Contents of one run in W&B's log file.
 
     Attributes:
         project: the project's name.
@@ -129,7 +129,7 @@ def _items(items: Iterable[Any]) -> dict[str, Any]:
 
 @dataclass
 class MlflowRun:
-    """What MLflow stored of one run.
+    """Contents of one run in MLflow.
 
     Attributes:
         metrics: the whole history by key.
@@ -179,7 +179,7 @@ def _artifact_paths(client: Any, run_id: str, folder: str | None) -> Iterator[st
 
 @dataclass
 class TensorBoardRun:
-    """What the event files of one folder hold.
+    """Contents of the event files of one folder.
 
     Attributes:
         scalars: ``(step, value)`` by tag.
@@ -226,7 +226,7 @@ def _buckets(value: Any) -> list[tuple[float, float, float]]:
 
 @dataclass
 class TrackioRun:
-    """What trackio's database holds of one run.
+    """Contents of one run in trackio's database.
 
     Attributes:
         name: the run's name.

@@ -1,4 +1,4 @@
-"""What our trackio tracker does, each in a process of its own: trackio reads its folder once, when it is imported.
+"""Scenarios of the trackio tracker, each in a new process: trackio reads its folder once, when it is imported.
 
 python tests/support/trackio_scenarios.py SCENARIO FOLDER
 """
@@ -59,7 +59,7 @@ def own(folder: Path) -> None:
 
 
 def again(folder: Path) -> None:
-    """The same directory, some time later: steps after a checkpoint."""
+    """Continues in the same directory from a checkpoint."""
     with rs.Recorder(report_to="trackio", output_dir=folder / "out", run_name="mine", close_timeout=60) as recorder:
         recorder.open(restored_step=10)
         _observe(recorder)

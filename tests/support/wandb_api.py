@@ -1,4 +1,4 @@
-"""What the stand-in for W&B's server answers to ``wandb.Api`` and to whoever saves a table or a workspace."""
+"""Answers of the stand-in for W&B's server to ``wandb.Api`` and to clients that save a table or a workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real trackers hold of the findings that were told while a run went on."""
+"""Findings that real trackers received while a run went on."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_runs_of_the_user_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_sync_sets_tags_again_and_pings_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is delivered later gets the tags of its findings, and no alert: the run is over."""
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
+    """A run delivered later gets the tags of its findings and no alert, because it is over."""
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     with rs.Recorder(output_dir=tmp_path, config=alert_scenarios.CONFIG) as recorder:
         alert_scenarios.write(recorder)

@@ -47,7 +47,7 @@ class Store:
         return True
 
     def connect(self) -> dict[str, str]:
-        """Its run is its folder."""
+        """Uses the folder as the run's id."""
         return {"run_id": str(self._place)}
 
     def write(self, row: rs.Row) -> None:
@@ -57,12 +57,12 @@ class Store:
             self.runs[self._place].append(row)
 
     def write_many(self, rows: list[rs.Row]) -> None:
-        """One after the other."""
+        """Writes the rows one by one."""
         for row in rows:
             self.write(row)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
     def where(self) -> str:
         """The folder."""
@@ -70,7 +70,7 @@ class Store:
 
 
 def read_back(folder: Path) -> Received:
-    """What the dict has."""
+    """Reads the contents of the dict."""
     scalars, histograms = defaultdict(list), defaultdict(list)
     for row in Store.runs[folder]:
         for key, value in {**row.scalars, **row.logs}.items():
@@ -96,7 +96,7 @@ class Doubling(Store):
     """Keeps a row as often as it comes."""
 
     def write(self, row: rs.Row) -> None:
-        """Does not look."""
+        """Appends the row twice."""
         assert self._place is not None
         self.runs[self._place].append(row)
         self.runs[self._place].append(row)
@@ -106,7 +106,7 @@ class Moving(Store):
     """Gives a row that it has a step of its own."""
 
     def write(self, row: rs.Row) -> None:
-        """Looks at the steps it has."""
+        """Moves a row whose step is taken."""
         assert self._place is not None
         taken = [each.step for each in self.runs[self._place]]
         self.runs[self._place].append(replace(row, step=max(taken) + 1) if row.step in taken else row)
@@ -131,7 +131,7 @@ class ClosedOnce(Store):
         self._place = None
 
     def where(self) -> str:
-        """Two lines."""
+        """Returns two lines."""
         return "here\nor there"
 
 
@@ -180,13 +180,13 @@ def test_a_right_tracker_passes(check: testing.Check, tmp_path: Path) -> None:
     ],
 )
 def test_the_kit_finds_a_fault(make: Any, check: testing.Check, message: str, tmp_path: Path) -> None:
-    """Each check tells what a tracker does wrong."""
+    """Each check reports what a tracker does wrong."""
     with pytest.raises(AssertionError, match=message):
         check(make, read_back, tmp_path)
 
 
 def test_a_value_that_is_not_finite_is_found(tmp_path: Path) -> None:
-    """A backend that shows NaN is found out, whatever was sent."""
+    """NaN in a backend fails the check, whatever was sent."""
 
     def spoilt(folder: Path) -> Received:
         received = read_back(folder)
@@ -197,7 +197,7 @@ def test_a_value_that_is_not_finite_is_found(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_found(tmp_path: Path) -> None:
-    """A config that has the secret is found out, since the product's own never does."""
+    """A secret in the backend's config fails the check."""
 
     def leaking(folder: Path) -> Received:
         received = read_back(folder)

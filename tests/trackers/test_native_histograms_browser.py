@@ -35,7 +35,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said_errors(driver: Any) -> list[str]:
-    """What the page's own scripts complained of."""
+    """Returns the errors of the page's own scripts."""
     return [entry["message"] for entry in driver.get_log("browser") if "Uncaught" in entry["message"]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratioscope_integrations.pictures.pictures import (
+from ratioscope_integrations.pictures.drawing import (
     BOUND,
     FRAME,
     GRID,
@@ -31,7 +31,7 @@ from ratioscope_integrations.pictures.scales import (
 )
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     from ratioscope.state.histogram import Bins
     from ratioscope_integrations.pictures.scales import Bounds
@@ -64,13 +64,7 @@ def cell_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
     draw_bars(draw, box, bins)
     draw.line([(box.left, box.bottom), (box.right - 1, box.bottom)], fill=FRAME, width=2)
     low, high = float(bins.edges[0]), float(bins.edges[-1])
-    step = tick_step(high - low)
-    for tick in ticks(low, high, step):
-        x = position(tick, low, high, box.left, box.right)
-        draw.line([(x, box.bottom), (x, box.bottom + 6)], fill=FRAME, width=2)
-        label = log_ratio_label(tick, step)
-        half = draw.textlength(label, font=font(28)) / 2
-        write(draw, (round(min(max(x, half), CELL_SIZE - half)), box.bottom + 10), label, anchor="ma", size=28)
+    _axis(draw, box, low, high)
     for _, value, bound in visible_bounds(bounds, low, high):
         x = position(bound, low, high, box.left, box.right)
         dashes(draw, (x, box.top), (x, box.bottom))
@@ -84,3 +78,14 @@ def cell_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
         write(draw, (box.left, 400 + 40 * index), line, size=26, color=MUTED)
     note_hidden(draw, (box.left, 540), bounds, low, high, size=26)
     return image
+
+
+def _axis(draw: ImageDraw.ImageDraw, box: Box, low: float, high: float) -> None:
+    """Draws ticks and log-ratio labels, which stay inside the picture."""
+    step = tick_step(high - low)
+    for tick in ticks(low, high, step):
+        x = position(tick, low, high, box.left, box.right)
+        draw.line([(x, box.bottom), (x, box.bottom + 6)], fill=FRAME, width=2)
+        label = log_ratio_label(tick, step)
+        half = draw.textlength(label, font=font(28)) / 2
+        write(draw, (round(min(max(x, half), CELL_SIZE - half)), box.bottom + 10), label, anchor="ma", size=28)

@@ -3,25 +3,35 @@
 All scales except the step axis are fixed by the bins' edges, so that pictures of different windows and runs with the
 same edges can be compared side by side. Shares have a logarithmic scale from 0.001 % to 100 %: a correction removes a
 small share, which would be invisible on a linear scale.
-
-PIL draws, and no plotting library: it takes a few milliseconds a picture, and text stays crisp at a chart's size. It is
-imported when a picture is drawn, so that the MLflow tracker can be imported where pillow is missing.
 """
 
 from __future__ import annotations
 
-import math
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ratioscope_integrations.pictures.drawing import (
+    BOUND,
+    FRAME,
+    GRID,
+    MUTED,
+    Box,
+    beyond,
+    canvas,
+    dashes,
+    draw_bars,
+    note_hidden,
+    reach,
+    scaled,
+    share_y,
+    write,
+)
 from ratioscope_integrations.pictures.scales import (
     MIN_LOG_SHARE,
     PALETTE,
     heat_cells,
     log_ratio_label,
-    named_bounds,
     percent_label,
     position,
     ratio_label,
@@ -36,26 +46,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
     from ratioscope.state.histogram import Bins
     from ratioscope_integrations.pictures.scales import Bounds
 
 SIZE = 480
 """Width and height in pixels: trackers display pictures in square cells."""
-INK, MUTED, GRID, FRAME = "#1b1f24", "#5b6470", "#e4e7eb", "#9aa3ad"
-_BAR, _BEYOND, BOUND = "#3d6fb4", "#e09f3e", "#d1242f"
-
-
-class Box(NamedTuple):
-    """Bounds a plot in pixels; right and bottom are excluded."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
-
-
 # MLflow displays these pictures at 256 pixels and hides the lowest sixth of one on a card. So letters are large, and
 # the axes end above that part.
 _BARS = Box(80, 66, 464, 336)
@@ -77,21 +74,11 @@ def histogram_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
     write(draw, (14, 10), title, size=20)
     write(draw, (14, 36), f"n = {bins.total:,}   share per bin, log scale   {reach(bins)}", color=MUTED)
     box = _BARS
-    for exponent in range(MIN_LOG_SHARE, 1):
-        y = share_y(box, exponent)
-        draw.line([(box.left, y), (box.right - 1, y)], fill=GRID)
-        write(draw, (box.left - 6, y), percent_label(exponent), anchor="rm", color=MUTED)
+    _share_lines(draw, box)
     draw_bars(draw, box, bins)
     draw.line([(box.left, box.bottom), (box.right - 1, box.bottom)], fill=FRAME)
     low, high = float(bins.edges[0]), float(bins.edges[-1])
-    step = tick_step(high - low)
-    for tick in ticks(low, high, step):
-        x = position(tick, low, high, box.left, box.right)
-        draw.line([(x, box.bottom), (x, box.bottom + 4)], fill=FRAME)
-        write(draw, (x, box.bottom + 7), log_ratio_label(tick, step), anchor="ma")
-        write(draw, (x, box.bottom + 26), ratio_label(tick, step), anchor="ma", color=MUTED)
-    write(draw, (6, box.bottom + 9), "log-ratio", size=13)
-    write(draw, (6, box.bottom + 28), "ratio", size=13, color=MUTED)
+    _ratio_axis(draw, box, low, high)
     for name, value, bound in visible_bounds(bounds, low, high):
         x = position(bound, low, high, box.left, box.right)
         dashes(draw, (x, box.top), (x, box.bottom))
@@ -100,6 +87,25 @@ def histogram_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
     write(draw, (14, 424), f"beyond the axis: {beyond(bins)}", color=MUTED)
     note_hidden(draw, (14, 448), bounds, low, high)
     return image
+
+
+def _share_lines(draw: ImageDraw.ImageDraw, box: Box) -> None:
+    for exponent in range(MIN_LOG_SHARE, 1):
+        y = share_y(box, exponent)
+        draw.line([(box.left, y), (box.right - 1, y)], fill=GRID)
+        write(draw, (box.left - 6, y), percent_label(exponent), anchor="rm", color=MUTED)
+
+
+def _ratio_axis(draw: ImageDraw.ImageDraw, box: Box, low: float, high: float) -> None:
+    """Draws ticks below a plot, each labelled as log-ratio and as ratio."""
+    step = tick_step(high - low)
+    for tick in ticks(low, high, step):
+        x = position(tick, low, high, box.left, box.right)
+        draw.line([(x, box.bottom), (x, box.bottom + 4)], fill=FRAME)
+        write(draw, (x, box.bottom + 7), log_ratio_label(tick, step), anchor="ma")
+        write(draw, (x, box.bottom + 26), ratio_label(tick, step), anchor="ma", color=MUTED)
+    write(draw, (6, box.bottom + 9), "log-ratio", size=13)
+    write(draw, (6, box.bottom + 28), "ratio", size=13, color=MUTED)
 
 
 def heatmap_picture(columns: Sequence[Bins], steps: Sequence[int], *, title: str, bounds: Bounds) -> Image.Image:
@@ -125,7 +131,7 @@ def heatmap_picture(columns: Sequence[Bins], steps: Sequence[int], *, title: str
     box, edges = _HEAT, columns[0].edges
     starts = window_starts(steps)
     cells = heat_cells(np.stack([bins.counts for bins in columns]), starts, box.right - box.left)
-    image.paste(_scaled(cells, box.right - box.left, box.bottom - box.top), (box.left, box.top))
+    image.paste(scaled(cells, box.right - box.left, box.bottom - box.top), (box.left, box.top))
     draw.rectangle([box.left - 1, box.top - 1, box.right, box.bottom], outline=FRAME)
     _heat_axes(draw, box, edges, (float(starts[0]), float(starts[-1])))
     low, high = float(edges[0]), float(edges[-1])
@@ -137,65 +143,6 @@ def heatmap_picture(columns: Sequence[Bins], steps: Sequence[int], *, title: str
     _legend(image, draw, box)
     note_hidden(draw, (14, 448), bounds, low, high)
     return image
-
-
-def reach(bins: Bins) -> str:
-    """Returns the extent of the axis; pictures with equal extents can be compared."""
-    return f"axis ±{len(bins.counts) // 2 * float(bins.edges[1] - bins.edges[0]):g}"
-
-
-def beyond(bins: Bins) -> str:
-    """Returns the numbers of values beyond the axis, in words."""
-    return f"{int(bins.counts[0]):,} below, {int(bins.counts[-1]):,} above"
-
-
-def canvas(size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Makes a white square picture of this many pixels, and what draws on it."""
-    from PIL import Image, ImageDraw
-
-    image = Image.new("RGB", (size, size), "white")
-    return image, ImageDraw.Draw(image)
-
-
-def _scaled(pixels: NDArray[np.uint8], width: int, height: int, *, smooth: bool = False) -> Image.Image:
-    """Scales an array ``(rows, columns, 3)`` to a picture; mixes neighbouring colours only if ``smooth``."""
-    from PIL import Image
-
-    return Image.fromarray(pixels).resize((width, height), None if smooth else Image.Resampling.NEAREST)
-
-
-@cache
-def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns PIL's own font of this size; cached, because making it takes longer than a picture."""
-    from PIL import ImageFont
-
-    return ImageFont.load_default(size=size)
-
-
-def write(
-    draw: ImageDraw.ImageDraw,
-    place: tuple[int, int],
-    text: str,
-    *,
-    anchor: str = "la",
-    size: int = 16,
-    color: str = INK,
-    halo: bool = False,
-) -> None:
-    """Writes a line of text; ``halo`` makes it readable on any colour."""
-    width = 3 if halo else 0
-    draw.text(place, text, fill=color, font=font(size), anchor=anchor, stroke_width=width, stroke_fill="white")
-
-
-def draw_bars(draw: ImageDraw.ImageDraw, box: Box, bins: Bins) -> None:
-    """Draws a bar for each bin with values; the height is the logarithm of the bin's share."""
-    n, total = len(bins.counts), max(bins.total, 1)
-    for index in np.flatnonzero(bins.counts):
-        x0 = box.left + round(int(index) * (box.right - box.left) / n)
-        x1 = box.left + round((int(index) + 1) * (box.right - box.left) / n) - 2
-        top = share_y(box, math.log10(bins.counts[index] / total))
-        outer = index in (0, n - 1)
-        draw.rectangle([x0, min(top, box.bottom - 2), max(x0, x1), box.bottom - 1], fill=_BEYOND if outer else _BAR)
 
 
 def _heat_axes(draw: ImageDraw.ImageDraw, box: Box, edges: NDArray[np.float64], span: tuple[float, float]) -> None:
@@ -219,37 +166,12 @@ def _heat_axes(draw: ImageDraw.ImageDraw, box: Box, edges: NDArray[np.float64], 
 
 def _legend(image: Image.Image, draw: ImageDraw.ImageDraw, box: Box) -> None:
     top, bottom = box.bottom + 50, box.bottom + 64
-    strip = _scaled(PALETTE[None], box.right - box.left, bottom - top, smooth=True)
+    strip = scaled(PALETTE[None], box.right - box.left, bottom - top, smooth=True)
     image.paste(strip, (box.left, top))
     for exponent in range(MIN_LOG_SHARE, 1):
         x = position(exponent, MIN_LOG_SHARE, 0, box.left, box.right)
         draw.line([(x, bottom), (x, bottom + 3)], fill=FRAME)
         write(draw, (x, bottom + 5), percent_label(exponent), anchor="ma", size=13, color=MUTED)
-
-
-def note_hidden(
-    draw: ImageDraw.ImageDraw, place: tuple[int, int], bounds: Bounds, low: float, high: float, *, size: int = 16
-) -> None:
-    """Names the bounds that lie outside the axis."""
-    visible = {name for name, _, _ in visible_bounds(bounds, low, high)}
-    hidden = [f"{name} {value:g}" for name, value in named_bounds(bounds) if name not in visible]
-    if hidden:
-        write(draw, place, f"outside the axis: {', '.join(hidden)}", size=size, color=BOUND)
-
-
-def dashes(draw: ImageDraw.ImageDraw, start: tuple[int, int], end: tuple[int, int]) -> None:
-    """Draws a dashed line, horizontal or vertical, two pixels wide."""
-    length = max(end[0] - start[0], end[1] - start[1])
-    right, down = int(end[0] > start[0]), int(end[1] > start[1])
-    for offset in range(0, length, 10):
-        stop = min(offset + 6, length) - 1
-        x, y = start[0] + right * offset, start[1] + down * offset
-        draw.rectangle([x, y, x + (right * (stop - offset) or 1), y + (down * (stop - offset) or 1)], fill=BOUND)
-
-
-def share_y(box: Box, log_share: float) -> int:
-    """Returns the vertical pixel of a share, given its log10."""
-    return position(max(log_share, MIN_LOG_SHARE), 0.0, MIN_LOG_SHARE, box.top, box.bottom)
 
 
 def _check_columns(columns: Sequence[Bins], steps: Sequence[int]) -> None:

@@ -21,6 +21,7 @@ from ratioscope_integrations.trackers.client import ClientTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -56,20 +57,7 @@ class CometTracker(ClientTracker):
             experiment_key=identity["run_id"],
             mode="get_or_create",
             online=None if get_api_key(None, get_config()) else False,
-            experiment_config=comet_ml.ExperimentConfig(
-                name=context.run_name,
-                offline_directory=None if folder is None else str(folder),
-                log_code=False,
-                log_graph=False,
-                log_git_metadata=False,
-                log_git_patch=False,
-                log_env_details=False,
-                parse_args=False,
-                auto_output_logging=False,
-                auto_param_logging=False,
-                auto_metric_logging=False,
-                display_summary_level=0,
-            ),
+            experiment_config=_quiet_config(context.run_name, folder),
         )
 
     def _identify(self, run: Any) -> dict[str, str]:
@@ -101,3 +89,23 @@ class CometTracker(ClientTracker):
 
 _VALUES: NDArray[np.float64] = np.clip(representatives(), -(2.0**MAX_EXPONENT), 2.0**MAX_EXPONENT)
 """Log-ratio of each bucket, bounded to the range of the histograms."""
+
+
+def _quiet_config(name: str | None, folder: Path | None) -> Any:
+    """Returns settings with which Comet logs nothing by itself."""
+    import comet_ml
+
+    return comet_ml.ExperimentConfig(
+        name=name,
+        offline_directory=None if folder is None else str(folder),
+        log_code=False,
+        log_graph=False,
+        log_git_metadata=False,
+        log_git_patch=False,
+        log_env_details=False,
+        parse_args=False,
+        auto_output_logging=False,
+        auto_param_logging=False,
+        auto_metric_logging=False,
+        display_summary_level=0,
+    )

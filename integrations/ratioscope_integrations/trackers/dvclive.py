@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.incidents import log
 from ratioscope.trackers.base import grouped
 from ratioscope_integrations.trackers.client import ClientTracker
 from ratioscope_integrations.trackers.names import clean_name
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ratioscope.trackers.base import Row, RunContext
-
-_logger = logging.getLogger("ratioscope")
 
 
 class DVCLiveTracker(ClientTracker):
@@ -48,7 +46,7 @@ class DVCLiveTracker(ClientTracker):
         return f"{run.dir}   (dvc plots show)"
 
     def _configure(self, run: Any, config: Mapping[str, Any]) -> None:
-        _logger.warning("DVCLive keeps one plot per name, so it shows the histogram of the newest window only")
+        log.warning("DVCLive keeps one plot per name, so it shows the histogram of the newest window only")
         run.log_params({"ratioscope": dict(config)})
 
     def _send(self, run: Any, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees in MLflow's own pages: two runs of ours on a real server, in a real browser."""
+"""Views of two runs in MLflow's own pages, on a real server and in a real browser."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Page:
         self.driver.get(path)
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        """What the condition gives once it is true."""
+        """Waits until the condition returns a true value, and returns it."""
         from selenium.common.exceptions import StaleElementReferenceException
         from selenium.webdriver.support.ui import WebDriverWait
 
@@ -94,7 +94,7 @@ class Page:
         return dialog
 
     def lines(self, parent: WebElement) -> set[str]:
-        """What is drawn by the lines of the charts in an element; MLflow draws each twice, one over the other."""
+        """Returns the paths of the charts' lines in an element; MLflow draws each twice, one over the other."""
         drawn = parent.find_elements("css selector", ".scatterlayer .js-line")
         return {path for line in drawn if "L" in (path := line.get_attribute("d") or "")}
 
@@ -206,9 +206,7 @@ def test_compare_page_shows_differences_and_reports(page: Page, tmp_path: Path) 
 
     runs = ",".join(f'"{run}"' for run in page.runs.values())
     page.open(f'{page.url}/#/compare-runs?runs=[{runs}]&experiments=["{page.experiment}"]')
-    page.wait(
-        lambda: "ratioscope.correction.rule.upper" in page.driver.find_element("css selector", "body").text, "params"
-    )
+    page.wait(lambda: "ratioscope.correction.upper" in page.driver.find_element("css selector", "body").text, "params")
     screenshot(page.driver, "mlflow-compare", tmp_path)
 
     def choose(name: str) -> None:

@@ -1,4 +1,4 @@
-"""What MLflow receives, read back through a client of its own."""
+"""Rows that MLflow receives, read back through MLflow's client."""
 
 from __future__ import annotations
 
@@ -154,9 +154,9 @@ def test_config_is_parameters_and_an_artifact(store: str, live: str) -> None:
     tracker.open(RunContext(config=CONFIG, reporter=REPORTER))
     _record(tracker, 1)
     run = read_mlflow(store, live)
-    assert run.params["ratioscope.correction.rule.upper"] == "1.2"
+    assert run.params["ratioscope.correction.upper"] == "1.2"
     assert run.params["ratioscope.vllm.mode"] == "colocate"
-    assert run.params["ratioscope.correction.rule.lower"] == "None"
+    assert run.params["ratioscope.correction.lower"] == "None"
     assert json.loads(read_mlflow_artifact(store, live, "ratioscope/config.json")) == CONFIG
 
 
@@ -357,7 +357,7 @@ def test_named_run_of_the_environment_is_continued(store: str, live: str, monkey
 @pytest.mark.slow
 @pytest.mark.trackers
 def test_own_store_lies_in_the_output_folder(tmp_path: Path) -> None:
-    """Where nothing is configured, database and artifacts go to the output folder and not to the current one."""
+    """Without configuration, database and artifacts go to the output folder and not to the current one."""
     tracker = MlflowTracker()
     tracker.open(RunContext(config=CONFIG, output_dir=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
@@ -415,7 +415,7 @@ def test_own_run_on_a_real_server(server: str, monkeypatch: pytest.MonkeyPatch) 
     run = read_mlflow(server, run_id)
     assert run.status == "FINISHED"
     assert [metric.step for metric in run.metrics[FRACTION]] == [1, 2, 3]
-    assert run.params["ratioscope.correction.rule.upper"] == "1.2"
+    assert run.params["ratioscope.correction.upper"] == "1.2"
     assert {step for _, step in _pictures(run)} == {0, 1, 2, 3}
     assert tracker.where().startswith(f"{server}/#/experiments/")
     assert json.loads(read_mlflow_artifact(server, run_id, "ratioscope/config.json")) == CONFIG

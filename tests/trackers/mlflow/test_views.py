@@ -1,4 +1,4 @@
-"""What an MLflow run shows beside its metrics, and the run rebuilt from MLflow alone."""
+"""Artifacts of an MLflow run beside its metrics, and the run read back from MLflow alone."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def own_runs(uri: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.trackers
 def test_a_resumed_run_is_rebuilt_from_mlflow(uri: str, tmp_path: Path) -> None:
-    """What a second process trains again supersedes the first try, evaluations and histograms included."""
+    """Steps that a second process repeats supersede the first attempt, evaluations and histograms included."""
     for restored, steps, noise in ((None, range(1, 21), 0.1), (8, range(9, 15), 0.3)):
         recorder = rs.Recorder(
             report_to="mlflow", correction=RULE, output_dir=tmp_path / "out", run_name="resumed", close_timeout=120.0
@@ -201,7 +201,7 @@ def test_the_artifact_of_an_older_version_is_read(uri: str) -> None:
 
 @pytest.mark.trackers
 def test_an_unknown_run_is_named_with_the_place(uri: str) -> None:
-    """Where there is no such run, the text says what was asked and where."""
+    """If there is no such run, the message says which run was requested and where."""
     for wrong in ("0" * 32, "no/such run", ""):
         with pytest.raises(LookupError, match=rf"got mlflow:{wrong}; .*{uri}.*MLFLOW_TRACKING_URI"):
             read_run(f"mlflow:{wrong}")
@@ -234,7 +234,7 @@ def test_points_that_the_trainer_logged() -> None:
 
 @pytest.mark.trackers
 def test_statistics_that_the_trainer_logged_are_read_by_its_names(uri: str) -> None:
-    """Where the trainer's own callback sent the headline, its names for evaluations are understood."""
+    """If the trainer's own callback sent the headline, its names for evaluations are understood."""
     from mlflow import MlflowClient
 
     run_id = tracked(1, scalars={COUNT: 7.0})
@@ -250,7 +250,7 @@ def test_statistics_that_the_trainer_logged_are_read_by_its_names(uri: str) -> N
 
 
 def test_memory_survives_its_artifact() -> None:
-    """What is written to the artifact and read again goes on as if there had been no break."""
+    """Windows read back from the artifact continue as if there had been no break."""
     whole, broken = StoredWindows(), StoredWindows()
     for step in (1, 2, 3, 10, 20, 30, 45):
         for memory in (whole, broken):
@@ -264,7 +264,7 @@ def test_memory_survives_its_artifact() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Of very many events the newest are kept."""
+    """The newest of very many events are kept."""
     memory = StoredWindows()
     row = make_row(1)
     row.record.events = tuple(map(str, range(MAX_EVENTS + 5)))  # type: ignore[misc]
@@ -359,7 +359,7 @@ def test_table_and_report_at_the_end(uri: str) -> None:
 
 @pytest.mark.trackers
 def test_windows_that_come_together_are_all_drawn(uri: str) -> None:
-    """Of a run that is delivered at once, each due step has its histogram; a superseded evaluation is no hindrance."""
+    """A run delivered at once has a histogram at each due step; a superseded evaluation does no harm."""
     tracker = MlflowTracker()
     tracker.open(RunContext(close_timeout=60.0))
     tracker.write_many([*(make_row(step) for step in range(1, 9)), make_row(8, split="eval")])
@@ -376,14 +376,14 @@ def test_windows_that_come_together_are_all_drawn(uri: str) -> None:
 
 @pytest.mark.trackers
 def test_no_plotly_no_report(uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the report cannot be drawn, one line says what to install, and the rest is there."""
+    """If the report cannot be made, one line says what to install, and everything else is logged."""
     monkeypatch.setattr(artifacts, "find_spec", lambda _: None)
     caplog.set_level(logging.INFO, "ratioscope")
     run = read_mlflow(uri, tracked(2))
     assert artifacts.REPORT_ARTIFACT not in run.artifacts
     assert artifacts.TABLE_ARTIFACT in run.artifacts
     assert [entry.getMessage() for entry in caplog.records if "ratioscope[report]" in entry.getMessage()] == [
-        'MLflow: no ratioscope_report.html was made; it needs pip install "ratioscope[report]"'
+        'ratioscope: MLflow: no ratioscope_report.html was made; it needs pip install "ratioscope[report]"'
     ]
 
 
@@ -394,7 +394,7 @@ def test_a_slow_server_costs_pictures_only(uri: str, caplog: pytest.LogCaptureFi
     run = read_mlflow(uri, run_id)
     assert run.status == "FINISHED"
     assert len(run.metrics[FRACTION]) == 3
-    assert run.params["ratioscope.correction.rule.upper"] == "1.2"
+    assert run.params["ratioscope.correction.upper"] == "1.2"
     assert artifacts.TABLE_ARTIFACT not in run.artifacts
     assert f"of run {run_id} are not complete" in caplog.text
     assert read_run(f"mlflow:{run_id}").windows == {"train": 3}
@@ -412,9 +412,9 @@ def test_parameters_of_two_runs_differ_where_the_runs_do(uri: str, tmp_path: Pat
             record(recorder, 1)
         params.append(read_mlflow(uri, own_run(uri, name)).params)
     differing = {key for key in params[0] if params[0][key] != params[1][key]}
-    assert {"ratioscope.correction.rule.upper", "ratioscope.user.dtype"} <= differing
-    assert "ratioscope.correction.rule.mode" not in differing
-    assert params[0]["ratioscope.correction.rule.mode"] == "token_truncate"
+    assert {"ratioscope.correction.upper", "ratioscope.user.dtype"} <= differing
+    assert "ratioscope.correction.mode" not in differing
+    assert params[0]["ratioscope.correction.mode"] == "token_truncate"
     assert max(map(len, params[0].values())) < 100
 
 

@@ -1,4 +1,4 @@
-"""What TensorBoard receives, read back from its event files."""
+"""Rows that TensorBoard receives, read back from its event files."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_empty_histogram_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_window_after_the_trainer_closed_its_writer_is_kept(tmp_path: Path) -> None:
-    """What comes after the end of training still reaches the same folder."""
+    """Rows after the end of training still reach the same folder."""
     reporter = SimpleNamespace(tb_writer=_writer(tmp_path))
     tracker = TensorBoardTracker()
     tracker.open(RunContext(reporter=reporter))

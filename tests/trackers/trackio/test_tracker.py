@@ -1,4 +1,4 @@
-"""What trackio receives, read back from its own database."""
+"""Rows that trackio receives, read back from its database."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_run_of_our_own_is_opened_ended_and_continued(tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_a_live_run_of_the_users_is_used_and_not_ended(tmp_path: Path) -> None:
-    """It gets our rows and config beside its own, its own count of steps is undisturbed, and it stays open."""
+    """The user's run gets ratioscope's rows and config, keeps its own step counter, and stays open."""
     play("user", tmp_path)
     run = only_run(tmp_path, "user")
     seen = [next((key for key in ("before", "loss", "after") if key in row), row.get(STEP)) for row in run.rows]
@@ -160,7 +160,7 @@ def test_two_runs_of_one_name_stay_two(tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_rows_that_trackio_drops_are_no_delivery(tmp_path: Path) -> None:
-    """Where the database cannot be written trackio only warns; closing the run then fails with both numbers."""
+    """If the database cannot be written, trackio only warns; closing the run then fails with both numbers."""
     done = play("full", tmp_path, code=1)
     assert "Run finished" in done
 
@@ -207,7 +207,7 @@ def test_sync_is_exactly_once(tmp_path: Path) -> None:
 @pytest.mark.trackers
 @pytest.mark.slow
 def test_a_server_that_comes_back_has_every_row_once(tmp_path: Path) -> None:
-    """Where trackio's own server is away nothing counts as delivered, and later ``sync`` sends each row once."""
+    """If trackio's server does not answer, nothing counts as delivered, and a later ``sync`` sends each row once."""
     port = free_port()
     away = {"TRACKIO_SERVER_URL": f"http://127.0.0.1:{port}", "TRACKIO_WRITE_TOKEN": "any"}
     play("record", tmp_path)

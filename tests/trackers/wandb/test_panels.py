@@ -127,7 +127,7 @@ def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_a_version_that_cannot_write_is_said() -> None:
-    """Where the package's private method is gone, the message says what to do."""
+    """Without the package's private method, the message says what to do."""
     with pytest.raises(RuntimeError, match="call without --dry-run"):
         panels.specification(object())
 

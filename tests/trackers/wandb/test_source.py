@@ -116,7 +116,7 @@ def test_the_trainers_run_equals_the_journal(server: WandbServer, tmp_path: Path
 
 
 def timeline(*rows: dict[str, Any]) -> Timeline:
-    """What is made of rows."""
+    """Makes a timeline of rows."""
     made = Timeline()
     source._fill(made, rows)
     return made

@@ -1,4 +1,4 @@
-"""What W&B receives, read back from its own log file."""
+"""Rows that W&B receives, read back from its log file."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def test_a_table_that_hangs_is_left_out(caplog: pytest.LogCaptureFixture) -> Non
     summary.send(Hanging(), 0.1)  # type: ignore[arg-type]
     assert time.monotonic() - start < 1.5
     assert [record.message for record in caplog.records] == [
-        "W&B: ratioscope/histogram_table was not ready 0.1 s after the end and is left out"
+        "ratioscope: W&B: ratioscope/histogram_table was not ready 0.1 s after the end and is left out"
     ]
 
 
@@ -359,7 +359,7 @@ def test_finish_is_bounded(seconds: float) -> None:
 
 
 def test_failure_to_finish_is_raised() -> None:
-    """What goes wrong while finishing is raised to the caller, who reports it."""
+    """An error while finishing is raised to the caller, who reports it."""
 
     class Broken:
         def finish(self) -> None:

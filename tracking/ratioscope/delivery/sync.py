@@ -73,20 +73,27 @@ def sync(
     settings = config.get("recorder", {})
     context = RunContext(config=config, output_dir=folder, run_name=settings.get("run_name"))
     rows = RowMaker(detail or settings.get("detail", "standard"))
-    delivered: dict[str, int] = {}
-    failures: list[Exception] = []
     with Journal(folder, config=None) as journal:
         first = journal.first_records()
         if not first:
             msg = f"{journal.path} has no record; there is nothing to deliver"
             raise JournalError(msg)
         rows.follow(first)
-        for target in _targets(journal, wanted, run):
-            try:
-                count = deliver(target, rows, context, progress)
-                delivered[target.tracker] = delivered.get(target.tracker, 0) + count
-            except Exception as error:
-                failures.append(error)
+        return _deliver_all(_targets(journal, wanted, run), rows, context, progress)
+
+
+def _deliver_all(
+    targets: Sequence[Target], rows: RowMaker, context: RunContext, progress: Progress | None
+) -> dict[str, int]:
+    """Delivers to all targets, and raises the errors of those that failed afterwards."""
+    delivered: dict[str, int] = {}
+    failures: list[Exception] = []
+    for target in targets:
+        try:
+            count = deliver(target, rows, context, progress)
+            delivered[target.tracker] = delivered.get(target.tracker, 0) + count
+        except Exception as error:
+            failures.append(error)
     if len(failures) > 1:
         msg = f"{len(failures)} trackers failed"
         raise ExceptionGroup(msg, failures)

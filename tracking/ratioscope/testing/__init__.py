@@ -14,21 +14,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import ratioscope as rs
 from ratioscope.testing.comparison import Received, compare, has, require
+from ratioscope.testing.runs import SECRET, drive, record, rows
 from ratioscope.trackers.adaptor import TrackerLike, as_tracker
-from ratioscope.trackers.base import RunContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
-    from torch import Tensor
-
-    from ratioscope.trackers.base import Row, Tracker
-
-SECRET = "hf_" + "Qv7x2Lr9TkPz4WmB8sNdYc6EgJh3Fa1U"
-"""Secret in the config of the checks' recorder; it must not reach the backend."""
 
 HOSTILE = ("a b", "ä/ß", "per%cent", "../up", "/root", "a//b", "a:b", "x" * 300, "quote'\"", "new\nline", "p\\q", ".")
 """Names that some backend refuses. A tracker may change them, but all values must arrive."""
@@ -39,6 +32,7 @@ FLOAT32_MAX = 3.4e38
 
 __all__ = [
     "CHECKS",
+    "SECRET",
     "Received",
     "check_continues",
     "check_ends",
@@ -79,7 +73,7 @@ def check_members(make: Make, read_back: ReadBack, folder: Path) -> None:
 
 def check_receives(make: Make, read_back: ReadBack, folder: Path) -> None:
     """Checks that scalars, histograms and config arrive once, with their steps, evaluations under ``eval/``."""
-    sent = _record(make(), folder, steps=(3, 7), evaluation=7)
+    sent = record(make(), folder, steps=(3, 7), evaluation=7)
     received = read_back(folder)
     compare(sent, received)
     if received.config is not None:
@@ -93,7 +87,7 @@ def check_only_finite(make: Make, read_back: ReadBack, folder: Path) -> None:
 
     A backend that stores float32 may omit values that float32 cannot hold.
     """
-    sent = _record(make(), folder, steps=(1,), corrupt=True)
+    sent = record(make(), folder, steps=(1,), corrupt=True)
     received = read_back(folder)
     small = [{key: value for key, value in row.scalars.items() if abs(value) < FLOAT32_MAX} for row in sent]
     compare([replace(row, scalars=scalars) for row, scalars in zip(sent, small, strict=True)], received)
@@ -109,8 +103,8 @@ def check_only_finite(make: Make, read_back: ReadBack, folder: Path) -> None:
 def check_names(make: Make, read_back: ReadBack, folder: Path) -> None:
     """Checks that all values arrive, whatever their names are, and the trainer's own log too."""
     scalars = {name: 0.5 + index for index, name in enumerate(HOSTILE)}
-    row = replace(_rows((4,))[0], scalars=scalars, logs={"loss": -2.5})
-    tracker = _drive(as_tracker(make()), folder, [row])
+    row = replace(rows((4,))[0], scalars=scalars, logs={"loss": -2.5})
+    tracker = drive(as_tracker(make()), folder, [row])
     tracker.close()
     points = [point for series in read_back(folder).scalars.values() for point in series]
     missing = [name for name, value in scalars.items() if not has(points, 4, value)]
@@ -120,13 +114,13 @@ def check_names(make: Make, read_back: ReadBack, folder: Path) -> None:
 
 def check_ends(make: Make, read_back: ReadBack, folder: Path) -> None:
     """Checks that ``where`` returns one line and that closing twice loses no row."""
-    rows = _rows((1, 2))
-    tracker = _drive(as_tracker(make()), folder, rows)
+    sent = rows((1, 2))
+    tracker = drive(as_tracker(make()), folder, sent)
     _one_line(tracker)
     tracker.close()
     tracker.close()
     _one_line(tracker)
-    compare(rows, read_back(folder))
+    compare(sent, read_back(folder))
 
 
 def check_repeats(make: Make, read_back: ReadBack, folder: Path) -> None:
@@ -134,21 +128,21 @@ def check_repeats(make: Make, read_back: ReadBack, folder: Path) -> None:
     tracker = as_tracker(make())
     if not tracker.takes_batches:
         return
-    rows = _rows((1, 2, 3))
-    _drive(tracker, folder, [])
-    tracker.write_many(rows[:2])
-    tracker.write_many(rows)
+    sent = rows((1, 2, 3))
+    drive(tracker, folder, [])
+    tracker.write_many(sent[:2])
+    tracker.write_many(sent)
     tracker.close()
-    compare(rows, read_back(folder), repeats=True)
+    compare(sent, read_back(folder), repeats=True)
 
 
 def check_continues(make: Make, read_back: ReadBack, folder: Path) -> None:
     """Checks that a tracker with an ``identity`` continues the run of an earlier process, and each row arrives once."""
     first = as_tracker(make())
-    sent = _record(first, folder, steps=(1, 2))
+    sent = record(first, folder, steps=(1, 2))
     if not first.identity:
         return
-    sent += _record(make(), folder, steps=(3,))
+    sent += record(make(), folder, steps=(3,))
     compare(sent, read_back(folder))
 
 
@@ -189,68 +183,3 @@ def check_tracker(make: Make, read_back: ReadBack, folder: Path) -> None:
 def _one_line(tracker: TrackerLike) -> None:
     text = tracker.where()
     require(bool(text) and "\n" not in text, f"where() returned {text!r}; expected one line")
-
-
-def _record(
-    tracker: TrackerLike, folder: Path, *, steps: Iterable[int], evaluation: int | None = None, corrupt: bool = False
-) -> list[Row]:
-    """Records windows with a recorder and returns the rows that its trackers receive."""
-    import torch
-
-    memory = rs.MemoryTracker()
-    recorder = rs.Recorder(
-        report_to=[memory, tracker],
-        correction=rs.Correction("token", "truncate", upper=1.2),
-        config={"api_key": SECRET},
-        output_dir=folder,
-        run_name="conformance",
-        close_timeout=60.0,
-    )
-    windows = [(step, "train") for step in steps] + ([] if evaluation is None else [(evaluation, "eval")])
-    for step, split in windows:
-        train, rollout = _batch(step, corrupt=corrupt)
-        recorder.observe(train, rollout, torch.ones(6, 9, dtype=torch.bool), split=split)
-        recorder.flush(step=step, split=split)
-    recorder.close()
-    failed = {kind: count for kind, count in recorder.incidents.counts.items() if "failed" in kind or ":" in kind}
-    require(not failed, f"the recorder met failures: {failed}")
-    return memory.rows
-
-
-def _batch(seed: int, *, corrupt: bool) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities ``(6, 9)`` of trainer and rollout; if ``corrupt``, one row has invalid values."""
-    import torch
-
-    random = torch.Generator().manual_seed(seed)
-    rollout = -torch.rand(6, 9, generator=random) - 0.1
-    train = rollout + 0.3 * torch.randn(6, 9, generator=random)
-    if corrupt:
-        rollout[0] = torch.tensor([-1.0, math.nan, -math.inf, -1000.0, 0.5, -1.0, -1.0, -1.0, -1.0])
-        train[0, 3] = -0.1
-    return train, rollout
-
-
-def _rows(steps: tuple[int, ...]) -> list[Row]:
-    """Makes rows without a journal."""
-    import torch
-
-    memory = rs.MemoryTracker()
-    with rs.Recorder(report_to=[memory], correction=rs.Correction("token", "truncate", upper=1.2)) as recorder:
-        for step in steps:
-            logps = -torch.rand(4, 8, generator=torch.Generator().manual_seed(step)) - 0.1
-            recorder.observe(logps, logps - 0.01 * step, torch.ones(4, 8, dtype=torch.bool))
-            recorder.flush(step=step)
-    return memory.rows
-
-
-def _drive(tracker: Tracker, folder: Path, rows: Iterable[Row]) -> Tracker:
-    """Opens a new run and writes rows."""
-    config = {"correction": {"upper": 1.2}}
-    opened = tracker.open(RunContext(config=config, output_dir=folder, run_name="conformance", close_timeout=60.0))
-    require(opened is True, f"open() returned {opened!r} without a reporter to wait for; expected True")
-    identity = tracker.connect() or {}
-    texts = all(isinstance(part, str) for pair in identity.items() for part in pair)
-    require(texts, f"connect() returned {identity!r}; expected a mapping of texts")
-    for row in rows:
-        tracker.write(row)
-    return tracker

@@ -25,19 +25,19 @@ class TrackerLike(Protocol):
         ...
 
     def open(self, run: RunContext) -> bool:
-        """As :meth:`Tracker.open`."""
+        """See :meth:`Tracker.open`."""
         ...
 
     def write(self, row: Row) -> None:
-        """As :meth:`Tracker.write`."""
+        """See :meth:`Tracker.write`."""
         ...
 
     def close(self) -> None:
-        """As :meth:`Tracker.close`."""
+        """See :meth:`Tracker.close`."""
         ...
 
     def where(self) -> str:
-        """As :meth:`Tracker.where`."""
+        """See :meth:`Tracker.where`."""
         ...
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ratioscope.incidents import log
 from ratioscope.metrics.catalogue import PREFIX
 from ratioscope.report.page.page import report_html
 from ratioscope.runs.worst import COLUMNS, table_rows
@@ -44,8 +44,6 @@ WORST_ARTIFACT = "ratioscope/worst_tokens.json"
 
 _TABLES_TAG = "mlflow.loggedArtifacts"
 _CELLS = "table_images/ratioscope"
-
-_logger = logging.getLogger("ratioscope")
 
 
 class _Plot(NamedTuple):
@@ -99,7 +97,7 @@ class RunArtifacts:
             return StoredWindows.from_json(json.loads(text))
         except (AttributeError, KeyError, TypeError, ValueError):
             message = "MLflow: %s of run %s cannot be read; pictures begin with the next window"
-            _logger.warning(message, HISTOGRAMS_ARTIFACT, self._run_id)
+            log.warning(message, HISTOGRAMS_ARTIFACT, self._run_id)
             return StoredWindows()
 
     def log_windows(self, stored: StoredWindows) -> None:
@@ -169,7 +167,7 @@ class RunArtifacts:
     def log_report(self, timeline: Callable[[], Timeline]) -> None:
         """Logs the report if plotly is installed."""
         if find_spec("plotly") is None:
-            _logger.info('MLflow: no %s was made; it needs pip install "ratioscope[report]"', REPORT_ARTIFACT)
+            log.info('MLflow: no %s was made; it needs pip install "ratioscope[report]"', REPORT_ARTIFACT)
             return
         self._client.log_text(self._run_id, report_html(timeline()), REPORT_ARTIFACT)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.config.flatten import flatten
+from ratioscope.incidents import log
 from ratioscope_integrations.trackers.names import clean_name
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ _MAX_VALUE = 6000
 _SHORTER = (500, 250)
 """Value lengths to try if a server refuses a longer value: the limits of older MLflow servers."""
 _MAX_TAG = 5000
-
-_logger = logging.getLogger("ratioscope")
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
@@ -64,7 +62,7 @@ def log_config(client: MlflowClient, run_id: str, config: Mapping[str, Any]) -> 
         _log_params(client, run_id, missing[start : start + _BATCH])
     changed = {key: value for key, value in wanted.items() if key in present and not _same(present[key], value)}
     if changed:
-        _logger.warning("MLflow never changes a parameter; tag %s has the new values: %s", CHANGES_TAG, changed)
+        log.warning("MLflow never changes a parameter; tag %s has the new values: %s", CHANGES_TAG, changed)
         client.set_tag(run_id, CHANGES_TAG, json.dumps(changed)[:_MAX_TAG], synchronous=True)
     client.log_dict(run_id, dict(config), CONFIG_ARTIFACT)
 
@@ -104,4 +102,4 @@ def _log_param(client: MlflowClient, run_id: str, forms: list[Param]) -> None:
                 raise
         else:
             return
-    _logger.warning("MLflow refused the parameter %s; %s has it", forms[0].key, CONFIG_ARTIFACT)
+    log.warning("MLflow refused the parameter %s; %s has it", forms[0].key, CONFIG_ARTIFACT)

@@ -6,7 +6,6 @@ unwanted run where there is none. So the run is looked up once, on the main thre
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import secrets
@@ -14,6 +13,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.incidents import log
 from ratioscope.journal.schema import JournalError
 from ratioscope.runs.read import read_journal
 from ratioscope.trackers.base import Tracker
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _BATCH = 1000
 """Metrics in one call: the server's limit."""
-
-_logger = logging.getLogger("ratioscope")
 
 
 class MlflowTracker(Tracker):
@@ -149,7 +147,7 @@ class MlflowTracker(Tracker):
                 client.set_terminated(run_id)
         for _ in self._log_final(context, client, run_id):
             if time.monotonic() > deadline:
-                _logger.warning("MLflow answers slowly; pictures and the report of run %s are not complete", run_id)
+                log.warning("MLflow answers slowly; pictures and the report of run %s are not complete", run_id)
                 return
 
     def where(self) -> str:

@@ -6,7 +6,6 @@ Requires ``tensorboard``. A second writer in the trainer's folder would appear a
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from importlib import import_module
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ratioscope.incidents import log
 from ratioscope.runs.worst import COLUMNS, WorstTables
 from ratioscope.trackers.base import Tracker, grouped
 
@@ -30,8 +30,6 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 _MARKUP = frozenset("&<>|`*_[]()!#\\~")
 """Characters with a meaning in Markdown or HTML."""
-
-_logger = logging.getLogger("ratioscope")
 
 
 class TensorBoardTracker(Tracker):
@@ -80,7 +78,7 @@ class TensorBoardTracker(Tracker):
                 values.value.add(tag=key, simple_value=value)
             elif not self._warned:
                 self._warned = True
-                _logger.warning("TensorBoard holds float32: %s=%g of step %d is left out", key, value, row.step)
+                log.warning("TensorBoard holds float32: %s=%g of step %d is left out", key, value, row.step)
         for key, bins in row.histograms.items():
             if bins.total:
                 values.value.add(tag=key, histo=_raw_histogram(bins))

@@ -96,63 +96,66 @@ def specification(view: Any) -> dict[str, Any]:
 
 
 def _sections() -> list[tuple[str, list[Any]]]:
-    from wandb_workspaces.reports.v2.interface import MediaBrowser
+    return [
+        ("Correction at a glance", _correction()),
+        ("Raw ratio fan", _raw_ratio()),
+        ("Histograms over training", _histograms()),
+        ("Engines' mismatch", _mismatch()),
+        ("Health", _health()),
+    ]
 
+
+def _correction() -> list[Any]:
+    return [
+        _lines("Modified fraction", FRACTION, "modified/low", "modified/high"),
+        _lines("Modified fraction by sign of the advantage", *_by_sign()),
+        _lines("Effective sample size", "ess/raw", "ess/corrected"),
+        _lines("Mean ratio, raw and corrected", f"{RAW}/mean", "corrected/mean"),
+    ]
+
+
+def _raw_ratio() -> list[Any]:
     fans = [
         _lines(f"{level.capitalize()} ratio, quantiles", *(f"{level}/raw/{name}" for name in QUANTILES), log=True)
         for level in ("token", "sequence")
     ]
-    histograms = [
+    return [
+        _lines("Ratio at the rule's level, quantiles", "raw/p01", "raw/p50", "raw/p99", log=True),
+        *fans,
+        _lines("Smallest, mean and largest ratio", *(f"{RAW}/{name}" for name in ("min", "mean", "max")), log=True),
+    ]
+
+
+def _histograms() -> list[Any]:
+    from wandb_workspaces.reports.v2.interface import MediaBrowser
+
+    return [
         MediaBrowser(title=name.replace("_", " "), media_keys=[f"{PREFIX}hist/{name}", f"eval/{PREFIX}hist/{name}"])
         for name in SHOWN
     ]
+
+
+def _mismatch() -> list[Any]:
+    return [
+        _lines("Mean absolute log-ratio", "log_ratio/abs_mean", "token/log_ratio/abs_mean", "row/abs_mean_max"),
+        _lines("KL between the engines", "kl/k1", "kl/k3"),
+        _lines("Spread of the log-ratio", "token/log_ratio/std", "sequence/log_ratio/std"),
+        _lines("Tokens with a ratio outside [0.9, 1.1]", "outside/0.9_1.1"),
+        _lines("Slope of trainer over rollout log-probability", "calibration/slope"),
+        _lines("Geometric mean ratio of a row", "sequence/geometric/mean"),
+    ]
+
+
+def _health() -> list[Any]:
     delivery = {
-        what: [f"delivery/{name}/{what}" for name in sorted(names())] for what in ("queued", "delivered", "failed")
+        count: [f"delivery/{name}/{count}" for name in sorted(names())] for count in ("queued", "delivered", "failed")
     }
     return [
-        (
-            "Correction at a glance",
-            [
-                _lines("Modified fraction", FRACTION, "modified/low", "modified/high"),
-                _lines("Modified fraction by sign of the advantage", *_by_sign()),
-                _lines("Effective sample size", "ess/raw", "ess/corrected"),
-                _lines("Mean ratio, raw and corrected", f"{RAW}/mean", "corrected/mean"),
-            ],
-        ),
-        (
-            "Raw ratio fan",
-            [
-                _lines("Ratio at the rule's level, quantiles", "raw/p01", "raw/p50", "raw/p99", log=True),
-                *fans,
-                _lines(
-                    "Smallest, mean and largest ratio", *(f"{RAW}/{what}" for what in ("min", "mean", "max")), log=True
-                ),
-            ],
-        ),
-        ("Histograms over training", histograms),
-        (
-            "Engines' mismatch",
-            [
-                _lines("Mean absolute log-ratio", "log_ratio/abs_mean", "token/log_ratio/abs_mean", "row/abs_mean_max"),
-                _lines("KL between the engines", "kl/k1", "kl/k3"),
-                _lines("Spread of the log-ratio", "token/log_ratio/std", "sequence/log_ratio/std"),
-                _lines("Tokens with a ratio outside [0.9, 1.1]", "outside/0.9_1.1"),
-                _lines("Slope of trainer over rollout log-probability", "calibration/slope"),
-                _lines("Geometric mean ratio of a row", "sequence/geometric/mean"),
-            ],
-        ),
-        (
-            "Health",
-            [
-                _lines("Left out: tokens and rows", "tokens/invalid", "rows/empty"),
-                _lines(
-                    "Counts of what was left out", "counts/rows_empty", "counts/overflow", "counts/nan", "counts/inf"
-                ),
-                _lines("Tokens and rows in a window", "counts/tokens", "counts/rows"),
-                *(_lines(f"Rows {what}, by tracker", *keys) for what, keys in delivery.items()),
-                _lines("Time of observing and of a flush, ms", "overhead/observe_ms", "overhead/flush_ms"),
-            ],
-        ),
+        _lines("Left out: tokens and rows", "tokens/invalid", "rows/empty"),
+        _lines("Counts of what was left out", "counts/rows_empty", "counts/overflow", "counts/nan", "counts/inf"),
+        _lines("Tokens and rows in a window", "counts/tokens", "counts/rows"),
+        *(_lines(f"Rows {count}, by tracker", *keys) for count, keys in delivery.items()),
+        _lines("Time of observing and of a flush, ms", "overhead/observe_ms", "overhead/flush_ms"),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import shutil
@@ -11,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ratioscope.incidents import log
 from ratioscope_integrations.trackers.wandb.private import bound_exit
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ INIT_TIMEOUT_S = 30.0
 
 MIN_FREE_BYTES = 1 << 20
 """Free space that a folder needs for W&B's files. W&B regards a run that it failed to open as in use for good."""
-
-_logger = logging.getLogger("ratioscope")
 
 _Resume = Literal["allow", "must", "never", "auto"]
 _RESUME: dict[str, _Resume] = {"allow": "allow", "must": "must", "never": "never", "auto": "auto"}
@@ -80,7 +78,7 @@ def _folder(output_dir: Path | None) -> Path | None:
     if shutil.disk_usage(output_dir).free >= MIN_FREE_BYTES:
         return output_dir
     temporary = Path(tempfile.mkdtemp(prefix="ratioscope-wandb-"))
-    _logger.warning("no room is left in %s, so W&B keeps its files in %s", output_dir, temporary)
+    log.warning("no room is left in %s, so W&B keeps its files in %s", output_dir, temporary)
     return temporary
 
 

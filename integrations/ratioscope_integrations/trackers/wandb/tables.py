@@ -5,7 +5,6 @@ Everything goes into the run's summary, so that its history has exactly one row 
 
 from __future__ import annotations
 
-import logging
 import threading
 from functools import reduce
 from itertools import pairwise
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ratioscope.incidents import log
 from ratioscope.journal.schema import JournalError
 from ratioscope.metrics.catalogue import PREFIX
 from ratioscope.runs.history import History, Window
@@ -41,8 +41,6 @@ MAX_WINDOWS = 64
 MAX_EVENTS = 100
 
 _HISTOGRAM, _SUFFIX = f"{PREFIX}hist/", "_log_ratio"
-
-_logger = logging.getLogger("ratioscope")
 
 
 def table_rows(history: History) -> list[list[str | int | float]]:
@@ -119,7 +117,7 @@ class FinalSummary:
         thread.join(timeout)
         if thread.is_alive():
             abandoned.set()
-            _logger.warning("W&B: %s was not ready %.1f s after the end and is left out", TABLE, timeout)
+            log.warning("W&B: %s was not ready %.1f s after the end and is left out", TABLE, timeout)
 
     def _send(self, run: wandb.Run, abandoned: threading.Event) -> None:
         import wandb
@@ -136,7 +134,7 @@ class FinalSummary:
                 run.summary[TABLE] = wandb.Table(columns=list(COLUMNS), data=rows, optional=False)
         except Exception as error:
             if not abandoned.is_set():
-                _logger.warning("W&B: %s is left out: %s: %s", TABLE, type(error).__name__, error)
+                log.warning("W&B: %s is left out: %s: %s", TABLE, type(error).__name__, error)
 
     def _whole_run(self) -> tuple[History, list[tuple[int, str]], WorstOfRun]:
         """Returns histograms, events and worst tokens of the run, from the journal if an earlier process began it."""
@@ -145,5 +143,5 @@ class FinalSummary:
                 timeline = read_journal(self._journal)
                 return timeline.history, timeline.events[-MAX_EVENTS:], timeline.worst
             except (OSError, JournalError) as error:
-                _logger.warning("W&B: %s has only windows since the run was continued: %s", TABLE, error)
+                log.warning("W&B: %s has only windows since the run was continued: %s", TABLE, error)
         return self._history, self._events, self._worst
