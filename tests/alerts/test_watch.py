@@ -218,7 +218,7 @@ def test_warn_is_a_python_warning() -> None:
 
 
 def test_an_action_that_raises_costs_nothing() -> None:
-    """A callable that raises is an incident, and training goes on."""
+    """A callable that raises is an incident, and training continues."""
     recorder = rs.Recorder(on_finding=lambda event: 1 / 0, config=BIASED)
     recorder.open()
     recorder.merge(step=1)
