@@ -17,7 +17,8 @@ import ratioscope as rs
 from ratioscope.alerts.changes import FindingChanges
 from ratioscope.alerts.watch import FIRST_WINDOWS, MOST_WAITING, Watch
 from ratioscope.cli.diagnose import run as diagnose_command
-from ratioscope.delivery.background import ALERT_TRIES, Background
+from ratioscope.delivery.background import Background
+from ratioscope.delivery.sender import ALERT_TRIES
 from ratioscope.diagnosis import Diagnosis, Finding, NotChecked, Run, diagnose
 from ratioscope.incidents import Incidents
 from ratioscope.journal.schema import FILE
@@ -218,7 +219,7 @@ def test_warn_is_a_python_warning() -> None:
 
 
 def test_an_action_that_raises_costs_nothing() -> None:
-    """A callable that raises is an incident, and training goes on."""
+    """A callable that raises is an incident, and training continues."""
     recorder = rs.Recorder(on_finding=lambda event: 1 / 0, config=BIASED)
     recorder.open()
     recorder.merge(step=1)
@@ -268,18 +269,26 @@ def test_an_alert_that_fails_is_one_warning(
 def test_a_tracker_without_alert_gets_rows_alone() -> None:
     """A tracker that has no ``alert`` is served in the background like any other."""
 
-    class Plain:
+    class Plain(rs.Tracker):
         name = "plain"
 
         def __init__(self) -> None:
             self.rows: list[rs.Row] = []
 
+        def open(self, run: rs.RunContext) -> bool:
+            return True
+
         def write(self, row: rs.Row) -> None:
             self.rows.append(row)
 
-    served = Background(Plain(), Incidents())  # type: ignore[arg-type]
+        def close(self) -> None: ...
+
+        def where(self) -> str:
+            return "nowhere"
+
+    served = Background(Plain(), Incidents())
     served.alert(rs.Event("a", "appeared", "error", "high", "m", "e", "r", 1, 0.0, 0, 1))
-    assert served.tell()
+    assert served._sender.send_alerts()
     assert not served.queued()
 
 

@@ -215,7 +215,7 @@ def test_the_page_shows_hostile_tokens_as_text(tmp_path: Path) -> None:
 
 
 def test_without_texts_there_are_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a tokenizer, page and terminal show ids, and the page tells how to get texts."""
+    """Without a tokenizer, page and terminal show ids, and the page explains how to get texts."""
     pytest.importorskip("plotly")
     from ratioscope.cli.main import main
 

@@ -56,7 +56,7 @@ class Event:
 
     @property
     def is_news(self) -> bool:
-        """Whether to notify a person: no other finding reports the same."""
+        """True if a person should be notified: no other finding reports the same."""
         return self.because is None
 
     @property

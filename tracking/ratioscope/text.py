@@ -88,7 +88,7 @@ def visible(text: str) -> str:
     """
     text = _SPACES.sub(lambda match: "␣" * len(match.group()), text)
     symbols = "".join(map(_visible, text))
-    # A combining mark needs a character to stand on.
+    # A combining mark is visible only on a base character.
     return f"◌{symbols}" if text and unicodedata.category(text[0]).startswith("M") else symbols
 
 

@@ -1,1 +1,1 @@
-"""The diagnosis while a run goes on."""
+"""Alerts: diagnosis during a run."""

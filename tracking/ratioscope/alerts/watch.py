@@ -1,4 +1,4 @@
-"""Watch: diagnoses a run while it goes on, on a thread of its own.
+"""Watch: diagnoses a run while it goes on, on a separate thread.
 
 Training hands over each window and continues. The thread pools the window with the earlier ones, diagnoses the run at
 intervals that limit the thread's share of the processor, and reports changes. It keeps at most

@@ -28,7 +28,6 @@ from ratioscope.record import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from ratioscope.event import Event
 
@@ -141,9 +140,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _begin(self, config: Mapping[str, Any] | None, restored_step: int | None) -> int:

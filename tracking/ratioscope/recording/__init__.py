@@ -1,1 +1,1 @@
-"""The training side: what the user holds in a loop."""
+"""Recording: the classes that a training loop uses."""

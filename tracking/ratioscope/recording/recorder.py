@@ -26,7 +26,6 @@ from ratioscope.trackers.registry import ReportTo, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
-    from types import TracebackType
 
     import torch.distributed as dist
 
@@ -53,11 +52,9 @@ class Recorder(Observer):
         output_dir: folder of the journal and of runs that the recorder opens; None for no journal.
         run_name: name of a run that the recorder opens.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
-        close_timeout: seconds that ``close`` waits for trackers to receive the remaining records; the journal keeps
-            them.
-        decode: a fast tokenizer, or a function from a list of ids to text, with which rank 0 adds to each record the
-            texts of its worst tokens and their neighbours; they go to the journal and to trackers. None to keep ids
-            only.
+        close_timeout: seconds that ``close`` waits for trackers; the journal keeps the remaining records.
+        decode: a fast tokenizer, or a function from a list of ids to text, with which rank 0 adds the texts of worst
+            tokens and their neighbours to each record; None to keep ids only.
         group: process group to merge over; None for the accelerator's, or the default one.
         accelerator: an ``accelerate.Accelerator`` whose ranks are merged, and whose ``log_with`` trackers' runs are
             attached to and never finished.
@@ -110,7 +107,7 @@ class Recorder(Observer):
 
     @property
     def is_open(self) -> bool:
-        """Whether trackers were opened and not closed since."""
+        """True from :meth:`open` to :meth:`close`, on rank 0."""
         return self._output is not None
 
     @property
@@ -213,8 +210,7 @@ class Recorder(Observer):
         if record is None:
             record = Record(step, split, time.time(), {}, RatioSummary.empty(self.correction))
         with self.incidents.guard("relaying a log"):
-            numbers = {key: float(value) for key, value in logs.items() if isinstance(value, int | float)}
-            finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
+            finite = {key: float(x) for key, x in logs.items() if isinstance(x, int | float) and math.isfinite(x)}
             self.write(replace(record, logs=finite))
 
     def write(self, record: Record) -> Record:
@@ -250,7 +246,5 @@ class Recorder(Observer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
