@@ -128,8 +128,7 @@ def line_panel(chart: Chart, runs: Sequence[RunStyle]) -> Panel | Absent:
         axis |= {"type": "log", "tickformat": "~g", "nticks": 6}
     steps_axis = step_axis(span[0] - margin, span[1] + margin)
     layout = base_layout(xaxis=steps_axis, yaxis=axis, hovermode="x unified" if len(runs) <= 6 else "closest")
-    legend = _legend(chart, {line.stat for line in lines}) if several else ""
-    sentence = f"{chart.sentence} {legend}".strip()
+    sentence = f"{chart.sentence} {_legend(chart, {line.stat for line in lines}) if several else ''}".strip()
     thinned = any(line.points.thinned for line in lines)
     note = f"Thinned to at most {limit:,} points a line; every stretch keeps its extremes." if thinned else ""
     metrics = tuple(dict.fromkeys(stat.key_in(run) for stat in chart.stats for run in runs))
