@@ -6,14 +6,14 @@ from importlib.util import find_spec
 
 
 def require(package: str, *, extra: str = "report") -> None:
-    """Checks that an optional package is installed, before anything is read or drawn.
+    """Raises with the install command if a package is missing, before anything is read or plotted.
 
     Args:
-        package: name to import.
-        extra: extra of ratioscope that installs it.
+        package: the package's import name.
+        extra: the extra of ratioscope that installs it.
 
     Raises:
-        ImportError: if it is missing; the message says how to install it.
+        ImportError: if the package is missing.
     """
     if find_spec(package) is None:
         msg = f'this needs {package}: pip install "ratioscope[{extra}]"'

@@ -96,7 +96,7 @@ class ScalarTracker:
         self._accelerator = accelerator
         self._tracker: Any = None
 
-    def open(self, run: RunContext) -> bool:  # noqa: ARG002 - signature of a tracker
+    def open(self, run: RunContext) -> bool:
         """Attaches to the accelerator's tracker; False before ``init_trackers``."""
         self._tracker = _tracker(self._accelerator, self.name)
         if self._tracker is None:
