@@ -21,6 +21,7 @@ from ratioscope.delivery.background import ALERT_TRIES, Background
 from ratioscope.diagnosis import Diagnosis, Finding, NotChecked, Run, diagnose
 from ratioscope.incidents import Incidents
 from ratioscope.journal.schema import FILE
+from ratioscope.runs.pooled import PooledRun
 from ratioscope.trackers.rows import RowMaker
 from tests.support.synthetic import Spec, records
 from tests.support.synthetic_faults import zero
@@ -111,7 +112,7 @@ def test_what_the_config_said_is_confirmed_not_told_again() -> None:
     """Numbers that show what the config said already are no news unless they are graver; nothing is told of info."""
     for level, told in (("warning", " because sampling_settings"), ("error", "")):
         news = News()
-        before = news.before(diagnose(Run((), BIASED)))
+        before = news.before(diagnose(Run(PooledRun(), BIASED)))
         assert [(event.name, event.is_news, event.step) for event in before] == [("sampling_settings", True, 0)]
         measured = finding("support_truncation", level)
         shown = [look(news, measured, explained=["sampling_settings"]) for _ in range(2)]
@@ -119,7 +120,7 @@ def test_what_the_config_said_is_confirmed_not_told_again() -> None:
         assert shown == [[], [f"support_truncation appeared{told}", gone]]
         assert news.open_counts is not None
         assert sum(news.open_counts.values()) == 1
-        assert news.before(diagnose(Run((), BIASED))) == []  # trackers were opened again, as by an evaluation
+        assert news.before(diagnose(Run(PooledRun(), BIASED))) == []  # trackers were opened again, as by an evaluation
     assert look(News(), finding("precision_noise", "info"), last=True) == []
 
 
@@ -375,7 +376,7 @@ def test_a_forked_child_diagnoses_nothing() -> None:
 def test_windows_that_come_one_by_one_are_diagnosed_as_all_at_once() -> None:
     """A run that grows gives at each length the diagnosis of its records so far, and keeps few pools."""
     run = faulty(6, after=lambda *_: None, behind=lambda at: 0.02 * at)
-    growing = Run((), {})
+    growing = Run(PooledRun(), {})
     for at, record in enumerate(run, start=1):
         growing.add(record)
         assert diagnose(growing) == diagnose(run[:at])

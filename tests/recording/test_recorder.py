@@ -18,6 +18,7 @@ from ratioscope.delivery.background import Background
 from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.recording.windows import MOST_APART
+from ratioscope.summary.host import HostSummary
 from ratioscope.trackers import registry
 
 if TYPE_CHECKING:
@@ -443,8 +444,7 @@ def test_a_slow_backend_does_not_slow_training(held: Held) -> None:
 
 def row(step: int) -> rs.Row:
     """A row with a step alone."""
-    summary = rs.RatioSummary.empty()
-    record = rs.Record(step=step, split="train", time=0.0, scalars={}, summary=summary)
+    record = rs.Record(step=step, split="train", time=0.0, scalars={}, summary=HostSummary.empty())
     return rs.Row(step, "train", 0.0, {}, {}, record)
 
 

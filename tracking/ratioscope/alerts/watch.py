@@ -2,7 +2,7 @@
 
 Training hands over each window and goes on. The thread pools it with the earlier ones, diagnoses what there is so far
 at intervals that keep its share of the processor small, and tells what is new. It keeps at most
-``diagnosis.limits.MOST_PARTS`` pools, whatever the length of the run.
+``runs.pooled.MOST_PARTS`` parts, whatever the length of the run.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class Watch:
     def start(self) -> None:
         """Tells what the config alone says, before a window is there. Takes a millisecond or two."""
         from ratioscope.diagnosis import Run, diagnose
+        from ratioscope.runs.pooled import PooledRun
 
         with self._incidents.guard("diagnosis"):
-            self._hear(self._news.before(diagnose(Run((), self._config))))
+            self._hear(self._news.before(diagnose(Run(PooledRun(), self._config))))
 
     def add(self, record: Record) -> None:
         """Takes one window, and starts the thread when there are a few. Does nothing for evaluations, or in a child."""
@@ -102,8 +103,9 @@ class Watch:
 
     def _serve(self) -> None:
         from ratioscope.diagnosis import Run
+        from ratioscope.runs.pooled import PooledRun
 
-        run = Run((), self._config)
+        run = Run(PooledRun(), self._config)
         due = FIRST_WINDOWS
         rest_until = 0.0
         pause: float | None = None

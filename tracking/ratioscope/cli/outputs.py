@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratioscope.runs.addresses import ACCEPTED
+from ratioscope.runs import ACCEPTED
 from ratioscope.text import plain
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ratioscope.correction.rule import Correction
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import Pool
+    from ratioscope.sweep.recommend import SweptRun
 
     Outcomes = Mapping[str, Sequence[Outcome]]
 
@@ -29,7 +29,7 @@ _OWN = "this run"
 
 def render(
     path: str,
-    pooled: Pool,
+    pooled: SweptRun,
     outcomes: Outcomes,
     *,
     windows: Sequence[tuple[int, Outcomes]] | None = None,
@@ -60,7 +60,7 @@ def render(
     return Group(*parts)
 
 
-def _heading(path: str, pooled: Pool) -> RenderableType:
+def _heading(path: str, pooled: SweptRun) -> RenderableType:
     from rich.text import Text
 
     first, last = pooled.steps
@@ -77,7 +77,7 @@ def _rule(rule: Correction | None) -> str:
     return plain(rule.words(), 400)
 
 
-def _mode_line(mode: str, pooled: Pool) -> RenderableType:
+def _mode_line(mode: str, pooled: SweptRun) -> RenderableType:
     from rich.text import Text
 
     level = mode.partition("_")[0]

@@ -241,7 +241,7 @@ def diagnose(records: Iterable[Record] | Run, config: Mapping[str, Any] | None =
         records: of one run, in the order of their steps; evaluations are left out. Or a run that is already read.
         config: the run config; None if unknown.
     """
-    run = records if isinstance(records, Run) else Run.of(records, config)
+    run = records if isinstance(records, Run) else Run.from_records(records, config)
     found: dict[str, Finding] = {}
     not_checked: list[NotChecked] = []
     for cause in CAUSES:

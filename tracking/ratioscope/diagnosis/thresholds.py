@@ -7,9 +7,6 @@ measured by simulation (``docs/reference/diagnosis.md``).
 
 from __future__ import annotations
 
-MOST_PARTS = 64
-"""Pools that a run is kept in: enough to see when something began, and little memory for 10 000 windows."""
-
 FEWEST_FOR_SCATTER = 5
 """Parts whose scatter is used as a standard error: with fewer it is worth nothing itself."""
 

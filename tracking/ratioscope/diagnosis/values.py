@@ -108,7 +108,7 @@ def _zeros(run: Run) -> tuple[str, bool] | None:
     excess = (zeros - real) / n
     if excess < thresholds.ZERO_SHARE or wrong < max(1.0, thresholds.ZERO_WRONG_SHARE * excess * n):
         return None
-    worst = [token for token in tokens_of(state.top.tokens.numpy()) if token.log_ratio <= thresholds.ZERO_WRONG]
+    worst = [token for token in tokens_of(state.top.tokens) if token.log_ratio <= thresholds.ZERO_WRONG]
     if 2 * sum(token.rollout_logp == 0.0 for token in worst) < max(len(worst), 1):
         return None
     view = dict(zip(_slots(), state.sums.tolist(), strict=True))

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.metrics import pareto
-from ratioscope.state.slots import TURNS
-from ratioscope.state.tables import N_LOG_RATIOS
+from ratioscope.state.slots import N_LOG_RATIOS, TURNS
 
 if TYPE_CHECKING:
     from ratioscope.metrics.view import View

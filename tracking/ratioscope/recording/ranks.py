@@ -7,6 +7,7 @@ and picks the largest itself. Then sums, brought to those maxima, and counts are
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,13 +15,16 @@ import torch.distributed as dist
 from ratioscope.state.rescale import rescale
 from ratioscope.state.slots import MAXIMA, SUMS
 from ratioscope.state.tables import TOP_SIZE, Top
-from ratioscope.summary.summary import RatioSummary
+from ratioscope.summary.host import HostSummary
+
+if TYPE_CHECKING:
+    from ratioscope.summary.summary import RatioSummary
 
 
 def all_merge(
     summary: RatioSummary, *, group: dist.ProcessGroup | None = None, flag: bool = False
-) -> tuple[RatioSummary, bool]:
-    """The summary of all ranks, on the CPU of every rank, and whether any of them raised its flag.
+) -> tuple[HostSummary, bool]:
+    """The summary of all ranks, on the host of every rank, and whether any of them raised its flag.
 
     Every rank of the group must call it, also one that has nothing: it passes an empty summary. What is sent depends
     neither on the data nor on the correction.
@@ -42,8 +46,8 @@ def all_merge(
         rest = torch.cat([rescale(rest[: len(SUMS)], mine, maxima), rest[len(SUMS) :]])
         dist.all_reduce(rest, op=dist.ReduceOp.SUM, group=group)
         packed = torch.cat([maxima, rest, largest.pack()])
-    host = torch.cat([packed, said]).cpu()
-    return RatioSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
+    host = torch.cat([packed, said]).cpu().numpy()
+    return HostSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
 
 
 def _gather(mine: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:

@@ -20,7 +20,7 @@ from ratioscope.recording.observer import Observer
 from ratioscope.recording.output import Output
 from ratioscope.recording.ranks import is_main_rank
 from ratioscope.recording.token_texts import Decode, TokenTexts
-from ratioscope.summary.summary import RatioSummary
+from ratioscope.summary.host import HostSummary
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.registry import ReportTo, resolve
 
@@ -207,7 +207,7 @@ class Recorder(Observer):
             record: the window's record.
         """
         if record is None:
-            record = Record(step, split, time.time(), {}, RatioSummary.empty(self.correction))
+            record = Record(step, split, time.time(), {}, HostSummary.empty(self.correction))
         with self.incidents.guard("relaying a log"):
             numbers = {key: float(value) for key, value in logs.items() if isinstance(value, int | float)}
             finite = {key: value for key, value in numbers.items() if math.isfinite(value)}

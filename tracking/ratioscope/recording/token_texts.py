@@ -69,7 +69,7 @@ class TokenTexts:
         if self._overruns == MAX_OVERRUNS or (self._thread is not None and self._thread.is_alive()):
             return record
         with self._incidents.guard("decoding tokens"):
-            contexts = contexts_of(record.summary.top.tokens.numpy())
+            contexts = contexts_of(record.summary.top.tokens)
             if not any(contexts):
                 return record
             found: list[TokenText | None] = [None] * len(contexts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.extras import require
 from ratioscope.report.page.worst import worst_table
 from ratioscope.report.verdict.cause import grave, gravest, where
@@ -11,7 +12,6 @@ from ratioscope.report.verdict.comparison import config_differences, first_to_dr
 from ratioscope.report.verdict.line import curve, rule
 from ratioscope.report.verdict.verdict import EXCLUDED, common_label, excluded, key_figures, verdict
 from ratioscope.runs.foreign.adopt import sentence
-from ratioscope.runs.pooled import diagnosis_of
 from ratioscope.text import count, number, plain, shown
 
 if TYPE_CHECKING:

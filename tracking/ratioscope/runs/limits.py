@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ratioscope.journal.reader import JournalReader
 from ratioscope.metrics.catalogue import CATALOGUE
 from ratioscope.runs.foreign.adopt import origin_text
-from ratioscope.runs.read import journal_of, json_reader, read
+from ratioscope.runs.read import journal_of, read
 from ratioscope.runs.timeline import Curve
 from ratioscope.trackers.base import prefix_of
 
@@ -113,13 +113,11 @@ def read_curves(address: str | Path) -> Mapping[str, Curve]:
     if path is None:
         return read(address).scalars
     curves: dict[str, Curve] = {}
-    loads = json_reader()
     with JournalReader(path) as journal:
-        for body in journal.bodies():
-            stored = loads(body)
-            prefix = prefix_of(stored["split"])
-            for key, value in stored["scalars"].items():
-                curves.setdefault(prefix + key, Curve()).add(stored["step"], int(1000 * stored["time"]), value)
+        for record in journal.records():
+            prefix, milliseconds = prefix_of(record.split), int(1000 * record.time)
+            for key, value in record.scalars.items():
+                curves.setdefault(prefix + key, Curve()).add(record.step, milliseconds, value)
     return curves
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ratioscope.runs.history import Cadence
 from ratioscope.state import worst
-from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS, WorstRow, WorstToken
+from ratioscope.state.worst import KEYED, WorstRow, WorstToken
 from ratioscope.visible import visible
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class WorstOfRun:
 
     def add(self, record: Record) -> None:
         """Takes a window in."""
-        tokens, rows = record.summary.top.tokens.numpy(), record.summary.top.rows.numpy()
-        n_tokens, n_rows = ((table[:, KEYED.index("n")] > 0).sum() for table in (tokens, rows))
+        tokens, rows = record.summary.top.tokens, record.summary.top.rows
+        n_tokens, n_rows = (np.count_nonzero(table[:, KEYED.index("n")]) for table in (tokens, rows))
         beating = _leading(tokens[:n_tokens, 0].tolist(), self._floor())
         if beating:
             self._merge_tokens(record.step, record.split, worst.tokens_of(tokens[:beating], record.texts[:beating]))
@@ -95,20 +96,6 @@ class WorstOfRun:
             self._merge_rows(record.step, record.split, worst.rows_of(rows[:beating]))
         if record.split == "train" and n_tokens:
             self._last = lambda: LastWindow(record.step, record.worst_tokens, record.worst_rows)
-
-    def add_stored(self, stored: Mapping[str, Any]) -> None:
-        """The same of a record's JSON, of which only what is among the worst is looked at."""
-        top = stored["state"].get("top", {})
-        tokens, rows = top.get("tokens", {}), top.get("rows", {})
-        step, split, texts = stored["step"], stored["split"], stored.get("texts", ())
-        beating = _leading(_values(tokens), self._floor())
-        if beating:
-            self._merge_tokens(step, split, _tokens(tokens, texts, beating))
-        beating = _leading(_values(rows), self._row_floor())
-        if beating:
-            self._merge_rows(step, split, _rows(rows, beating))
-        if split == "train" and tokens.get("rows"):
-            self._last = partial(_last_stored, step, tokens, texts, rows)
 
     def forget_from(self, step: int) -> None:
         """Drops what is known from a step on; what it had displaced does not come back."""
@@ -199,28 +186,6 @@ def _table_row(worst_of: str, step: int, split: str, token: WorstToken) -> list[
 def _leading(values: Sequence[float], floor: float) -> int:
     """How many of the values, whose sizes descend, are larger than the floor."""
     return next((at for at, value in enumerate(values) if abs(value) <= floor), len(values))
-
-
-def _values(table: Mapping[str, Any]) -> list[float]:
-    rows = table.get("rows")
-    if not rows:
-        return []
-    at = table["columns"].index("value")
-    return [row[at] for row in rows]
-
-
-def _tokens(table: Mapping[str, Any], texts: Sequence[Any], n: int) -> tuple[WorstToken, ...]:
-    data = {**table, "rows": table["rows"][:n]}
-    return worst.tokens_of(worst.from_json(data, TOKEN_COLUMNS, n), worst.texts_from_json(texts[:n]))
-
-
-def _rows(table: Mapping[str, Any], n: int) -> tuple[WorstRow, ...]:
-    return worst.rows_of(worst.from_json({**table, "rows": table["rows"][:n]}, ROW_COLUMNS, n))
-
-
-def _last_stored(step: int, tokens: Mapping[str, Any], texts: Sequence[Any], rows: Mapping[str, Any]) -> LastWindow:
-    n_rows = len(rows.get("rows", ()))
-    return LastWindow(step, _tokens(tokens, texts, len(tokens["rows"])), _rows(rows, n_rows) if n_rows else ())
 
 
 def _token(data: Mapping[str, Any]) -> WorstToken:

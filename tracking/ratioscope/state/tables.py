@@ -10,22 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from ratioscope.state import worst
+from ratioscope.state.slots import N_LOG_RATIOS as N_LOG_RATIOS
+from ratioscope.state.slots import N_ROWS as N_ROWS
+from ratioscope.state.slots import N_TOKENS as N_TOKENS
+from ratioscope.state.slots import TIE_SPREAD
 from ratioscope.state.worst import KEYED, N_AFTER, N_BEFORE, ROW_COLUMNS, TOKEN_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ratioscope.batch.observation import Observation
     from ratioscope.summary.positions import Places
     from ratioscope.summary.tokens import TokenPart
 
-N_LOG_RATIOS = 256
-N_TOKENS = 32
-N_ROWS = 8
 _SIZES = (N_LOG_RATIOS, N_TOKENS * len(TOKEN_COLUMNS), N_ROWS * len(ROW_COLUMNS))
 TOP_SIZE = sum(_SIZES)
 """Number of float64 in the three tables."""
@@ -44,7 +41,6 @@ _STEP, _TRAIN, _ROLLOUT, _TOKEN, _MASK, _ADVANTAGE, _MIX = (
     0x1EC4CEB9FE1A85ED,
 )
 _BACK = (pow(_STEP, -1, 2**64) + 2**63) % 2**64 - 2**63  # the inverse of _STEP, as a signed integer
-_SPREAD = 0x3C6EF373
 _NO_TOKEN = -(2**31)
 """Keys below this are of no valid token."""
 
@@ -152,24 +148,6 @@ class Top:
         log_ratios, tokens, rows = packed.split(_SIZES)
         return cls(log_ratios, tokens.view(N_TOKENS, -1), rows.view(N_ROWS, -1))
 
-    def to_json(self) -> dict[str, Any]:
-        """What the tables hold, by name."""
-        return {
-            "log_ratios": [worst.short(value) for value in self.log_ratios.tolist() if value != -np.inf],
-            "tokens": worst.to_json(self.tokens.numpy(), TOKEN_COLUMNS),
-            "rows": worst.to_json(self.rows.numpy(), ROW_COLUMNS),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Top:
-        """Inverse of :meth:`to_json`; what is missing is empty."""
-        log_ratios = torch.full((N_LOG_RATIOS,), -torch.inf, dtype=torch.float64)
-        known = torch.tensor(data.get("log_ratios", [])[:N_LOG_RATIOS], dtype=torch.float32)
-        log_ratios[: len(known)] = known.double()
-        tokens = worst.from_json(data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS)
-        rows = worst.from_json(data.get("rows", {}), ROW_COLUMNS, N_ROWS)
-        return cls(log_ratios, torch.from_numpy(tokens), torch.from_numpy(rows))
-
 
 def _largest(values: torch.Tensor) -> torch.Tensor:
     found = values.topk(min(N_LOG_RATIOS, len(values))).values
@@ -192,7 +170,7 @@ def _filled(table: torch.Tensor, size: int) -> torch.Tensor:
 
 def _key(value: torch.Tensor, fingerprint: torch.Tensor, position: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """The total order as int64: the bits of the absolute float32 value, then 32 of a hash."""
-    hashed = torch.add(((fingerprint >> 20) - 2**31).to(torch.int32), position, alpha=_SPREAD)
+    hashed = torch.add(((fingerprint >> 20) - 2**31).to(torch.int32), position, alpha=TIE_SPREAD)
     size = torch.where(valid, value.abs().view(torch.int32), -1)
     return torch.add(hashed, size.to(torch.int64), alpha=2**32)
 
@@ -218,7 +196,7 @@ def fingerprints(observation: Observation) -> torch.Tensor:
     return (row >> 12) & (2**52 - 1)
 
 
-MULTIPLIERS = (_MASK, _TRAIN, _ROLLOUT, _TOKEN, _MIX, _SPREAD)
+MULTIPLIERS = (_MASK, _TRAIN, _ROLLOUT, _TOKEN, _MIX, TIE_SPREAD)
 """Of fingerprints and keys, for a kernel that makes them itself."""
 
 

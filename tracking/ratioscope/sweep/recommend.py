@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ratioscope.correction.rule import Correction
+from ratioscope.runs.pooled import Part
 from ratioscope.sweep.outcome import recorded, sweep_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ratioscope.metrics.view import View
-    from ratioscope.record import Record
+    from ratioscope.runs.pooled import PooledRun
     from ratioscope.sweep.outcome import Outcome
 
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
@@ -30,8 +32,8 @@ _UNITS = {"token": "tokens", "sequence": "sequences"}
 
 
 @dataclass(frozen=True)
-class Pool:
-    """Windows of one run as one.
+class SweptRun:
+    """Windows of one run as one, to try rules on.
 
     Attributes:
         view: their merged state.
@@ -61,22 +63,12 @@ class Pool:
         return sweep_view(self.view, rule) if counted is None else counted
 
 
-def pool(records: Iterable[Record]) -> Pool | None:
-    """Merges windows, also of different rules; None if there is no window."""
-    rules: dict[Correction | None, None] = {}
-    steps: list[int] = []
-    merged = None
-    for record in records:
-        rules.pop(record.correction, None)
-        rules[record.correction] = None
-        steps.append(record.step)
-        raw = replace(record.summary, correction=None)
-        merged = raw if merged is None else merged.merge(raw)
-    if merged is None:
+def pool_of(pooled: PooledRun) -> SweptRun | None:
+    """Merges all windows of a run, also of different rules; None if there is no window."""
+    if not pooled.parts or pooled.steps is None:
         return None
-    if len(rules) == 1:
-        merged = replace(merged, correction=next(iter(rules)))
-    return Pool(merged.view(), len(steps), (min(steps), max(steps)), tuple(rules))
+    summary = reduce(Part.merge, pooled.parts).summary
+    return None if summary is None else SweptRun(summary.view(), pooled.windows, pooled.steps, pooled.rules)
 
 
 def grid(

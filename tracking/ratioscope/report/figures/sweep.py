@@ -9,7 +9,7 @@ from ratioscope.report.figures.panel import Absent, Panel, link_of
 from ratioscope.report.figures.style import BOUND, COLORS, base_layout, faint
 from ratioscope.state.histogram import BOUNDARIES
 from ratioscope.sweep.grid import parse_bounds
-from ratioscope.sweep.recommend import CAPS, MODES, POINTS, advise, grid
+from ratioscope.sweep.recommend import CAPS, MODES, POINTS, advise, grid, pool_of
 from ratioscope.text import number, percent
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ratioscope.runs.timeline import Timeline
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import Pool
+    from ratioscope.sweep.recommend import SweptRun
 
 KEY, TITLE = "thresholds", "Other caps"
 LEAST, MOST = 1.1, 100.0
@@ -30,7 +30,7 @@ EVERY = 4
 _ROWS = (("modified", "modified"), ("mean", "mean weight"), ("ess", "ESS / n"))
 
 
-def advice_of(pooled: Pool) -> str:
+def advice_of(pooled: SweptRun) -> str:
     """The recommendation that ``ratioscope sweep`` gives without options."""
     mode = pooled.mode_rule.mode if pooled.mode_rule else MODES[0]
     return advise([pooled.outcome(rule) for rule in _swept(pooled, mode)]).text
@@ -40,7 +40,7 @@ def rules_panel(timeline: Timeline) -> Panel | Absent:
     """Modified fraction, mean weight and effective sample size over the cap, one mode shown at a time."""
     import plotly.graph_objects as go
 
-    pooled = timeline.pooled.whole if timeline.pooled is not None else None
+    pooled = pool_of(timeline.pooled) if timeline.pooled is not None else None
     if pooled is None or not pooled.view.counts["token/n"]:
         why = (
             "No window holds a valid token."
@@ -88,19 +88,19 @@ def rules_panel(timeline: Timeline) -> Panel | Absent:
     return Panel(KEY, TITLE, sentence, link_of(KEY), go.Figure(traces, layout), metrics, note, tall=True)
 
 
-def _swept(pooled: Pool, mode: str) -> list[Correction]:
+def _swept(pooled: SweptRun, mode: str) -> list[Correction]:
     """The rules of a mode that ``ratioscope sweep`` tries."""
     own = pooled.mode_rule
     like = own if own is not None and own.level == mode.partition("_")[0] else None
     return grid(mode, lowers=[like.lower if like else None], uppers=parse_bounds(CAPS, POINTS), own=own)
 
 
-def _end(pooled: Pool) -> float:
+def _end(pooled: SweptRun) -> float:
     largest = max(pooled.view.maximum(level) or 0.0 for level in ("token", "sequence"))
     return min(MOST, max(5.0, math.exp(min(largest, 10.0))))
 
 
-def _traces(pooled: Pool, mode: str, end: float, *, visible: bool) -> list[dict[str, Any]]:
+def _traces(pooled: SweptRun, mode: str, end: float, *, visible: bool) -> list[dict[str, Any]]:
     """Band, line, points and the run's own rule, of each of the three numbers."""
     ours = pooled.mode_rule
     swept = _swept(pooled, mode)

@@ -12,6 +12,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from ratioscope._version import __version__
+from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.metrics.catalogue import CATALOGUE
 from ratioscope.report.figures import heat, sweep
 from ratioscope.report.figures.figures import drawn
@@ -23,8 +24,7 @@ from ratioscope.report.page.worst import worst_section
 from ratioscope.report.verdict import cause
 from ratioscope.report.verdict.comparison import config_differences, differences, first_to_drift
 from ratioscope.report.verdict.settings import settings, windows
-from ratioscope.runs.pooled import diagnosis_of
-from ratioscope.sweep.recommend import SCOPE
+from ratioscope.sweep.recommend import SCOPE, pool_of
 from ratioscope.text import plain, shown
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _rules(timeline: Timeline, tried: Panel | Absent) -> str:
     """What another threshold would have done: the recommendation, with its reason, and the figure."""
     if not timeline.windows.get("train") or timeline.foreign:
         return ""
-    pooled = timeline.pooled.whole if timeline.pooled is not None else None
+    pooled = pool_of(timeline.pooled) if timeline.pooled is not None else None
     advice = ""
     if pooled is not None and isinstance(tried, Panel):
         advice = f'<p class="advice">{parts.text(f"{sweep.advice_of(pooled)} {SCOPE}", 1000)}</p>'

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.report.verdict import cause
 from ratioscope.report.verdict.line import Level, Line, curve, total
 from ratioscope.report.verdict.sentences import sentences
-from ratioscope.runs.pooled import diagnosis_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

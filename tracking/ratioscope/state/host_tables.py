@@ -1,0 +1,96 @@
+"""Tables of the largest values on the host, as numpy arrays in the order of :mod:`ratioscope.state.tables`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ratioscope.state import worst
+from ratioscope.state.slots import N_LOG_RATIOS, N_ROWS, N_TOKENS, TIE_SPREAD
+from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_VALUE, _N, _NUMBER, _POSITION = range(len(KEYED))
+SIZES = (N_LOG_RATIOS, N_TOKENS * len(TOKEN_COLUMNS), N_ROWS * len(ROW_COLUMNS))
+"""Number of float64 in each of the three tables."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostTables:
+    """The three tables of a summary on the host; none is ever changed in place.
+
+    Attributes:
+        log_ratios: float64 ``(N_LOG_RATIOS,)``, the largest D_i, descending; padded with minus infinity.
+        tokens: float64 ``(N_TOKENS, len(TOKEN_COLUMNS))``, by absolute d, descending; padded with zeros.
+        rows: float64 ``(N_ROWS, len(ROW_COLUMNS))``, by mean absolute d, descending; padded with zeros.
+    """
+
+    log_ratios: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    rows: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls) -> HostTables:
+        """Returns the identity of :meth:`merge`."""
+        return cls(
+            log_ratios=np.full(N_LOG_RATIOS, -np.inf),
+            tokens=np.zeros((N_TOKENS, len(TOKEN_COLUMNS))),
+            rows=np.zeros((N_ROWS, len(ROW_COLUMNS))),
+        )
+
+    def merge(self, *others: HostTables) -> HostTables:
+        """Keeps the largest of all tables."""
+        tables = (self, *others)
+        log_ratios = np.concatenate([table.log_ratios for table in tables])
+        return HostTables(
+            log_ratios=np.sort(log_ratios)[: -N_LOG_RATIOS - 1 : -1].copy(),
+            tokens=_first(np.concatenate([table.tokens for table in tables]), N_TOKENS),
+            rows=_first(np.concatenate([table.rows for table in tables]), N_ROWS),
+        )
+
+    def pack(self) -> NDArray[np.float64]:
+        """Joins the tables to one float64 vector."""
+        return np.concatenate([self.log_ratios, self.tokens.ravel(), self.rows.ravel()])
+
+    @classmethod
+    def unpack(cls, packed: NDArray[np.float64]) -> HostTables:
+        """Inverse of :meth:`pack`; the tables are views of the vector."""
+        log_ratios, tokens, rows = np.split(packed, np.cumsum(SIZES)[:-1])
+        return cls(log_ratios, tokens.reshape(N_TOKENS, -1), rows.reshape(N_ROWS, -1))
+
+    def to_json(self) -> dict[str, Any]:
+        """Tables by name as plain JSON, without their padding."""
+        return {
+            "log_ratios": [worst.short(value) for value in self.log_ratios.tolist() if value != -np.inf],
+            "tokens": worst.to_json(self.tokens, TOKEN_COLUMNS),
+            "rows": worst.to_json(self.rows, ROW_COLUMNS),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HostTables:
+        """Inverse of :meth:`to_json`; a table that is missing is empty."""
+        log_ratios = np.full(N_LOG_RATIOS, -np.inf)
+        stored = data.get("log_ratios", [])[:N_LOG_RATIOS]
+        log_ratios[: len(stored)] = np.array(stored, dtype=np.float32)
+        return cls(
+            log_ratios,
+            worst.from_json(data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS),
+            worst.from_json(data.get("rows", {}), ROW_COLUMNS, N_ROWS),
+        )
+
+
+def _first(table: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Takes the first ``size`` rows of a table by the total order."""
+    # The bits of a float32 above 0 grow with its value; an empty slot gets -1, below every value.
+    value = np.where(table[:, _N] > 0, np.abs(table[:, _VALUE]).astype(np.float32).view(np.int32), -1)
+    number, position = table[:, _NUMBER].astype(np.int64), table[:, _POSITION].astype(np.int64)
+    # Both steps of the order in one int64; the second one wraps to int32, as it does on a device.
+    tie = ((number >> 20) - 2**31 + TIE_SPREAD * position).astype(np.int32)
+    key = (value.astype(np.int64) << 32) + tie
+    return table[np.argsort(-key, kind="stable")[:size]]
