@@ -1,9 +1,9 @@
-"""Runs what `make test` checks, and names in its last lines whatever was left out.
+"""Runs the checks of `make test`, and names in its last lines whatever was left out.
 
     python scripts/check.py            everything
     python scripts/check.py lint unit  some stages
 
-A stage that fails does not stop the ones after it. With `CI=true` nothing may be left out: a skipped test fails the
+A stage that fails does not stop the following ones. With `CI=true` nothing may be left out: a skipped test fails the
 run. Standard library only; runs in the environment that scripts/setup.sh made.
 """
 
@@ -34,25 +34,33 @@ LINUX = sys.platform == "linux"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one stage came to."""
+    """Result of one stage."""
 
     passed: bool
     left_out: tuple[str, ...] = ()
 
 
 def tool(module: str, *arguments: str, python: str = sys.executable) -> bool:
-    """Runs a module of this environment, or of another, and tells whether it succeeded."""
+    """Runs a module of this environment, or of another, and returns whether it succeeded."""
     print(f"$ {module} {' '.join(arguments)}", flush=True)
     return subprocess.run([python, "-m", module, *arguments], cwd=ROOT).returncode == 0
 
 
+def program(path: str) -> bool:
+    """Runs one of the project's own scripts, and returns whether it succeeded."""
+    print(f"$ python {path}", flush=True)
+    return subprocess.run([sys.executable, path], cwd=ROOT).returncode == 0
+
+
 def lint() -> Outcome:
-    """Style and types."""
+    """Style, types, who imports whom, sizes and docstrings."""
     results = [
         tool("ruff", "check", "."),
         tool("ruff", "format", "--check", "."),
         tool("mypy"),
         tool("pyright", "--pythonpath", sys.executable),
+        tool("importlinter.cli", "lint-imports"),
+        program("scripts/house.py"),
     ]
     return Outcome(all(results))
 
@@ -71,7 +79,7 @@ def slow() -> Outcome:
 
 
 def browser() -> Outcome:
-    """The pages that people look at, in Chromium: reports, MLflow, trackio, TensorBoard."""
+    """Pages in Chromium: reports, MLflow, trackio, TensorBoard."""
     if any(map(shutil.which, BROWSERS)) and shutil.which("chromedriver"):
         pictures = Path(os.environ.setdefault("RATIOSCOPE_SCREENSHOTS", str(ROOT / "build" / "screenshots")))
         pictures.mkdir(parents=True, exist_ok=True)
@@ -98,7 +106,7 @@ def other_versions() -> Outcome:
 
 
 def run_pytest(*arguments: str, python: str = sys.executable) -> Outcome:
-    """Runs pytest and reads from its report what was skipped."""
+    """Runs pytest and reads the skipped tests from its report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         passed = tool("pytest", *arguments, f"--junitxml={report}", python=python)
@@ -106,7 +114,7 @@ def run_pytest(*arguments: str, python: str = sys.executable) -> Outcome:
 
 
 def skipped(report: Path) -> Iterator[str]:
-    """Yields one line for each test that a JUnit report says was skipped."""
+    """Yields one line for each skipped test of a JUnit report."""
     for case in ET.parse(report).iter("testcase"):
         for reason in case.iter("skipped"):
             if reason.get("type") != "pytest.xfail":
@@ -123,7 +131,7 @@ STAGES: dict[str, Callable[[], Outcome]] = {
 
 
 def main() -> int:
-    """Runs the stages named on the command line, and sums up."""
+    """Runs the stages named on the command line and prints a summary."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("stages", nargs="*", metavar="stage", help=f"any of: {', '.join(STAGES)} (default: all)")
     names = parser.parse_args().stages or list(STAGES)

@@ -35,13 +35,13 @@ def full_table() -> str:
 
 
 def names_table() -> str:
-    """What other trainers' names are in our terms."""
+    """Names of other trainers and the metrics that they correspond to."""
     rows = ((n.framework, code(n.pattern), code(n.ours) if n.ours else "–", cell(sentence(n))) for n in NAMES)
     return table(("logged by", "its key", "ours", "the definitions"), rows)
 
 
 def presets_page() -> str:
-    """Everything of the presets' page that follows from the source."""
+    """Tables of the presets' page."""
     return str(runpy.run_path(str(Path(__file__).with_name("preset_tables.py")))["page"]())
 
 
@@ -66,7 +66,7 @@ def code(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that means nothing to Markdown but itself."""
+    """Text with Markdown's characters escaped."""
     return text.replace("|", "\\|").replace("*", "\\*")
 
 

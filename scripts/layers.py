@@ -1,10 +1,10 @@
-"""Environments that lie over this one, for packages that cannot be installed beside what it has.
+"""Makes environments on top of this one, for packages that conflict with its own.
 
     python scripts/layers.py            the names
     python scripts/layers.py NAME       makes one if need be, and prints its interpreter
 
-Each `requirements/layers/NAME.txt` is one: its packages are installed in `build/layers/NAME` and hide those of this
-environment, everything else is this environment's. `scripts/check.py layers` runs its tests there:
+Each `requirements/layers/NAME.txt` describes one: its packages are installed in `build/layers/NAME` and hide those of
+this environment; all other packages are taken from this environment. `scripts/check.py layers` runs its tests there:
 `tests/layers/test_FIRST.py`, where FIRST is the name up to its first hyphen.
 """
 
@@ -20,21 +20,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements" / "layers"
 VARIABLE = "RATIOSCOPE_LAYER"
-"""Environment variable by which tests know which layer they run in."""
+"""Environment variable that names the layer in which tests run."""
 
 
 def names() -> list[str]:
-    """Every layer."""
+    """Names of all layers."""
     return sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
 
 
 def tests(name: str) -> str:
-    """The file of a layer's tests."""
+    """Returns the file with a layer's tests."""
     return f"tests/layers/test_{name.partition('-')[0]}.py"
 
 
 def make(name: str) -> Path:
-    """Makes an environment, unless it is there as its requirements say; returns its interpreter.
+    """Makes an environment unless it exists and is up to date; returns its interpreter.
 
     Raises:
         FileNotFoundError: if there is no such layer.
@@ -50,7 +50,7 @@ def make(name: str) -> Path:
         return python
     venv.create(folder, clear=True, symlinks=True, with_pip=False)
     (own,) = folder.glob("lib/python*/site-packages")
-    # Not a plain path: that would leave out what is installed there as editable.
+    # addsitedir instead of a plain path, which would leave out editable installations.
     (own / "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--requirement"]
     subprocess.run([*pip, str(requirements)], check=True, stdout=sys.stderr)
@@ -59,7 +59,7 @@ def make(name: str) -> Path:
 
 
 def main() -> int:
-    """Makes the layer that is named."""
+    """Makes the layer named on the command line and prints its interpreter."""
     if len(sys.argv) < 2:
         print("\n".join(names()))
         return 0

@@ -1,4 +1,4 @@
-"""The diagnosis while a run goes on: what is told, once; what it does; and that it costs nothing."""
+"""Diagnosis during a run: one event for each change, the chosen reaction, and no cost to the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ratioscope as rs
-from ratioscope.alerts.changes import News
+from ratioscope.alerts.changes import FindingChanges
 from ratioscope.alerts.watch import FIRST_WINDOWS, MOST_WAITING, Watch
 from ratioscope.cli.diagnose import run as diagnose_command
 from ratioscope.delivery.background import ALERT_TRIES, Background
@@ -31,108 +31,114 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BIASED = {"sampling": {"top_p": 0.8, "temperature": 1.0}}
-PATIENCE_S = 60.0
+LIMIT_S = 60.0
 
 
 def finding(name: str, level: str = "warning", confidence: str = "medium") -> Finding:
-    """A finding."""
+    """Makes a finding."""
     return Finding(name, "meaning", level, confidence, "numbers", (1, 9), "do this", "source")  # type: ignore[arg-type]
 
 
-def look(
-    news: News, *findings: Finding, explained: Iterable[str] = (), unclear: Iterable[str] = (), **options: Any
+def events_of(
+    changes: FindingChanges,
+    *findings: Finding,
+    explained: Iterable[str] = (),
+    unclear: Iterable[str] = (),
+    **options: Any,
 ) -> list[str]:
-    """Has the news look at a diagnosis of these findings, and says what is told."""
+    """Passes one diagnosis of these findings on, and returns its events in words."""
     not_checked = tuple(NotChecked(name, "too few") for name in unclear)
-    events = news.after(Diagnosis(findings, not_checked, (), tuple(explained), 5, (1, 9)), **options)
+    events = changes.update(Diagnosis(findings, not_checked, (), tuple(explained), 5, (1, 9)), **options)
     return [f"{event.name} {event.status}" + (f" because {event.because}" if event.because else "") for event in events]
 
 
 def faulty(windows: int, **spec: Any) -> list[rs.Record]:
-    """Records of a run whose engine gave no log-probability for half of the tokens, and 0 was put in."""
+    """Makes records of a run whose engine returned 0 for half of the log-probabilities."""
     return list(records(Spec(windows=windows, rows=8, **{"after": zero(0.5), **spec}), np.random.default_rng(3)))
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Until something holds."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Waits until a condition holds."""
+    deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Every warning of ours."""
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Returns every warning of ratioscope."""
     return [r.getMessage() for r in caplog.records if r.name == "ratioscope" and r.levelno == logging.WARNING]
 
 
-def test_a_finding_is_told_once_after_two_looks() -> None:
-    """A warning is told when two looks in a row show it, once; an error of high confidence at the first."""
-    news = News()
+def test_a_finding_is_reported_once_after_two_diagnoses() -> None:
+    """A warning is reported once, after two consecutive diagnoses; an error of high confidence after the first."""
+    changes = FindingChanges()
     noisy, certain = finding("outliers"), finding("zero_filled", "error", "high")
-    assert look(news, noisy) == []
-    assert look(news) == []
-    assert look(news, noisy) == []
-    assert look(news, noisy) == ["outliers appeared"]
-    assert look(news, certain, noisy) == ["zero_filled appeared"]
-    assert look(news, certain, noisy) == []
-    assert news.open_counts == {"warning": 1, "error": 1}
+    assert events_of(changes, noisy) == []
+    assert events_of(changes) == []
+    assert events_of(changes, noisy) == []
+    assert events_of(changes, noisy) == ["outliers appeared"]
+    assert events_of(changes, certain, noisy) == ["zero_filled appeared"]
+    assert events_of(changes, certain, noisy) == []
+    assert changes.open_counts == {"warning": 1, "error": 1}
 
 
-def test_what_is_graver_is_told_again() -> None:
-    """A finding whose level rises is told as worse, also where only its confidence made it certain; a fall is not."""
-    news = News()
-    look(news, finding("outliers"))
-    assert look(news, finding("outliers")) == ["outliers appeared"]
-    assert look(news, finding("outliers", "error")) == []
-    assert look(news, finding("outliers", "error")) == ["outliers worse"]
-    assert look(news, finding("outliers", "error", "high")) == ["outliers worse"]
-    assert look(news, finding("outliers")) == look(news, finding("outliers", "error", "high")) == []
+def test_a_worse_finding_is_reported_again() -> None:
+    """A rise in level, or to certainty, is reported as worse; a fall is not reported."""
+    changes = FindingChanges()
+    events_of(changes, finding("outliers"))
+    assert events_of(changes, finding("outliers")) == ["outliers appeared"]
+    assert events_of(changes, finding("outliers", "error")) == []
+    assert events_of(changes, finding("outliers", "error")) == ["outliers worse"]
+    assert events_of(changes, finding("outliers", "error", "high")) == ["outliers worse"]
+    assert events_of(changes, finding("outliers")) == events_of(changes, finding("outliers", "error", "high")) == []
 
 
-def test_what_is_gone_is_told_and_noise_does_not_flap() -> None:
-    """It is gone after two looks without it, but not for a check that could not be made; the second time takes four."""
-    news, noisy = News(), finding("outliers")
-    look(news, noisy)
-    look(news, noisy)
-    assert look(news, unclear=["outliers"]) == look(news, unclear=["outliers"]) == []
-    assert look(news) == []
-    assert look(news) == ["outliers gone"]
-    assert news.open_counts == {"warning": 0, "error": 0}
-    assert [look(news, noisy) for _ in range(4)] == [[], [], [], ["outliers appeared"]]
-    assert [look(news) for _ in range(4)] == [[], [], [], ["outliers gone"]]
+def test_a_finding_is_gone_after_two_diagnoses_and_does_not_flap() -> None:
+    """Two diagnoses without a finding clear it, unchecked ones do not count, and the next change takes four."""
+    changes, noisy = FindingChanges(), finding("outliers")
+    events_of(changes, noisy)
+    events_of(changes, noisy)
+    assert events_of(changes, unclear=["outliers"]) == events_of(changes, unclear=["outliers"]) == []
+    assert events_of(changes) == []
+    assert events_of(changes) == ["outliers gone"]
+    assert changes.open_counts == {"warning": 0, "error": 0}
+    assert [events_of(changes, noisy) for _ in range(4)] == [[], [], [], ["outliers appeared"]]
+    assert [events_of(changes) for _ in range(4)] == [[], [], [], ["outliers gone"]]
 
 
-def test_the_last_look_decides_alone() -> None:
-    """What the last look shows for the first time is told: there is no second one to wait for."""
-    assert look(News(), finding("outliers"), last=True) == ["outliers appeared"]
+def test_the_final_diagnosis_needs_no_confirmation() -> None:
+    """A finding that the final diagnosis shows for the first time is reported."""
+    assert events_of(FindingChanges(), finding("outliers"), is_last=True) == ["outliers appeared"]
 
 
-def test_what_the_config_said_is_confirmed_not_told_again() -> None:
-    """Numbers that show what the config said already are no news unless they are graver; nothing is told of info."""
-    for level, told in (("warning", " because sampling_settings"), ("error", "")):
-        news = News()
-        before = news.before(diagnose(Run(PooledRun(), BIASED)))
+def test_numbers_that_confirm_a_config_finding_are_no_news() -> None:
+    """Numbers that show a config finding are news only if they are more severe; info is never reported."""
+    for level, because in (("warning", " because sampling_settings"), ("error", "")):
+        changes = FindingChanges()
+        before = changes.from_config(diagnose(Run(PooledRun(), BIASED)))
         assert [(event.name, event.is_news, event.step) for event in before] == [("sampling_settings", True, 0)]
         measured = finding("support_truncation", level)
-        shown = [look(news, measured, explained=["sampling_settings"]) for _ in range(2)]
+        shown = [events_of(changes, measured, explained=["sampling_settings"]) for _ in range(2)]
         gone = "sampling_settings gone because support_truncation"
-        assert shown == [[], [f"support_truncation appeared{told}", gone]]
-        assert news.open_counts is not None
-        assert sum(news.open_counts.values()) == 1
-        assert news.before(diagnose(Run(PooledRun(), BIASED))) == []  # trackers were opened again, as by an evaluation
-    assert look(News(), finding("precision_noise", "info"), last=True) == []
+        assert shown == [[], [f"support_truncation appeared{because}", gone]]
+        assert changes.open_counts is not None
+        assert sum(changes.open_counts.values()) == 1
+        assert (
+            changes.from_config(diagnose(Run(PooledRun(), BIASED))) == []
+        )  # trackers were opened again, as by an evaluation
+    assert events_of(FindingChanges(), finding("precision_noise", "info"), is_last=True) == []
 
 
 def test_an_event_reaches_tracker_journal_log_and_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A fault is told to a tracker, kept in the journal, logged once with its remedy, and counted in later rows."""
+    """A fault reaches a tracker and the journal, is logged once with its remedy, and is counted in later rows."""
     tracker = rs.MemoryTracker()
     run = faulty(FIRST_WINDOWS + 3)
     with rs.Recorder(report_to=[tracker], output_dir=tmp_path, config=BIASED) as recorder:
         assert recorder.should_stop is False
         for record in run[:-1]:
             recorder.write(record)
-        wait_for(lambda: recorder._news.open_counts and recorder._news.open_counts["error"])
+        wait_for(lambda: recorder._changes.open_counts and recorder._changes.open_counts["error"])
         recorder.write(run[-1])
     names = [(event.name, event.status, event.level) for event in tracker.events]
     assert names[0] == ("sampling_settings", "appeared", "warning")
@@ -143,31 +149,31 @@ def test_an_event_reaches_tracker_journal_log_and_rows(tmp_path: Path, caplog: p
     assert last["ratioscope/events/errors"] == 1.0
     with rs.JournalReader(tmp_path) as journal:
         assert journal.events() == tracker.events
-    (line,) = [text for text in said(caplog) if "zero_filled" in text]
+    (line,) = [text for text in warnings(caplog) if "zero_filled" in text]
     assert "Leave missing log-probabilities missing" in line
     assert not recorder.should_stop
     assert not recorder.incidents.counts
 
 
 def test_a_healthy_run_has_no_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a fault nothing is told; both counts are 0 from the first look on and absent before."""
+    """Without a fault there is no event; both counts are 0 from the first diagnosis on and absent before."""
     tracker = rs.MemoryTracker()
     run = faulty(FIRST_WINDOWS + 1, after=lambda *_: None)
     with rs.Recorder(report_to=[tracker], output_dir=tmp_path) as recorder:
         for record in run[:-1]:
             recorder.write(record)
-        wait_for(lambda: recorder._news.open_counts is not None)
+        wait_for(lambda: recorder._changes.open_counts is not None)
         recorder.write(run[-1])
     assert tracker.events == []
     assert "ratioscope/events/errors" not in tracker.rows[0].scalars
     assert [tracker.rows[-1].scalars[f"ratioscope/events/{level}s"] for level in ("warning", "error")] == [0.0, 0.0]
-    assert said(caplog) == []
+    assert warnings(caplog) == []
 
 
 def test_evaluations_have_no_counts() -> None:
-    """A row of an evaluation carries no count of open findings: it is of the training."""
+    """A row of an evaluation has no count of open findings, which concern the training."""
     with rs.Recorder() as recorder:
-        recorder._news.open_counts = {"warning": 2, "error": 0}
+        recorder._changes.open_counts = {"warning": 2, "error": 0}
         (record,) = faulty(1)
         kept = recorder.write(record)
         assert RowMaker().make(kept).scalars["ratioscope/events/warnings"] == 2.0
@@ -179,11 +185,11 @@ def test_evaluations_have_no_counts() -> None:
 @pytest.mark.filterwarnings("ignore::ratioscope.FindingWarning")
 def test_only_a_run_that_asks_for_it_is_stopped(action: str | None) -> None:
     """With "stop" a certain error ends the training, with a callable its True; with "warn" or None nothing does."""
-    heard: list[rs.Event] = []
+    events: list[rs.Event] = []
     threads: set[threading.Thread] = set()
 
     def judge(event: rs.Event) -> bool:
-        heard.append(event)
+        events.append(event)
         threads.add(threading.current_thread())
         return event.name == "zero_filled"
 
@@ -191,7 +197,7 @@ def test_only_a_run_that_asks_for_it_is_stopped(action: str | None) -> None:
     recorder = rs.Recorder(on_finding=on_finding)
     for record in faulty(FIRST_WINDOWS):
         recorder.write(record)
-    wait_for(lambda: recorder._news.open_counts and recorder._news.open_counts["error"])
+    wait_for(lambda: recorder._changes.open_counts and recorder._changes.open_counts["error"])
     wait_for(lambda: on_finding is None or recorder._reaction._waiting)
     assert not recorder.should_stop
     recorder.merge(step=9)
@@ -201,12 +207,12 @@ def test_only_a_run_that_asks_for_it_is_stopped(action: str | None) -> None:
     recorder.start_anew()
     assert not recorder.should_stop
     if action == "callable":
-        assert heard
+        assert events
         assert threads == {threading.current_thread()}
 
 
 def test_warn_is_a_python_warning() -> None:
-    """With "warn" a finding is a Python warning of a class of its own, with evidence and remedy."""
+    """With "warn" a finding is a FindingWarning with evidence and remedy."""
     recorder = rs.Recorder(on_finding="warn", config=BIASED)
     recorder.open()
     with pytest.warns(rs.FindingWarning, match=r"sampling_settings \(warning\).*top_p=0.8.*Set top_p=1"):
@@ -225,14 +231,14 @@ def test_an_action_that_raises_costs_nothing() -> None:
 
 
 def test_an_unknown_action_is_refused() -> None:
-    """Anything else than the names or a callable raises at set-up."""
+    """A value that is no name and no callable raises when the recorder is made."""
     with pytest.raises(ValueError, match=r"got on_finding='halt'; expected \"warn\", \"stop\""):
         rs.Recorder(on_finding="halt")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got on_finding of type int"):
         rs.Recorder(on_finding=3)  # type: ignore[arg-type]
 
 
-class Deaf(rs.MemoryTracker):
+class FailsAtAlerts(rs.MemoryTracker):
     """Takes rows, and raises at each event."""
 
     background: bool = False  # type: ignore[misc]
@@ -249,21 +255,21 @@ class Deaf(rs.MemoryTracker):
 def test_an_alert_that_fails_is_one_warning(
     background: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tracker that cannot tell an event costs one warning, gets every row, and is not tried for ever."""
+    """A tracker that fails at events costs one warning, gets every row, and is tried a bounded number of times."""
     monkeypatch.setattr("ratioscope.delivery.background.FIRST_DELAY_S", 0.01)
-    tracker = Deaf()
+    tracker = FailsAtAlerts()
     tracker.background = background
-    with rs.Recorder(report_to=[tracker], config=BIASED, close_timeout=PATIENCE_S) as recorder:
+    with rs.Recorder(report_to=[tracker], config=BIASED, close_timeout=LIMIT_S) as recorder:
         for record in faulty(2):
             recorder.write(record)
         wait_for(lambda: tracker.tries == (ALERT_TRIES if background else 1))
     assert [row.step for row in tracker.rows] == [1, 2]
     assert recorder.incidents.counts == {"memory alert: OSError": tracker.tries}
-    assert len([text for text in said(caplog) if "no alerts today" in text]) == 1
+    assert len([text for text in warnings(caplog) if "no alerts today" in text]) == 1
 
 
 def test_a_tracker_without_alert_gets_rows_alone() -> None:
-    """A tracker that has no ``alert`` is served as ever, in the background too."""
+    """A tracker that has no ``alert`` is served in the background like any other."""
 
     class Plain:
         name = "plain"
@@ -280,7 +286,7 @@ def test_a_tracker_without_alert_gets_rows_alone() -> None:
     assert not served.queued()
 
 
-def test_texts_are_bounded_and_say_what_to_do() -> None:
+def test_texts_are_bounded_and_name_the_remedy() -> None:
     """A title is shorter than 64 characters, a text has evidence and remedy, and an event survives JSON."""
     event = rs.Event("long_name_" * 9, "worse", "error", "low", "it is off", "3 of 4", "Do this.", 7, 1.0, 1, 2, None)
     assert len(event.title) < 64
@@ -305,7 +311,7 @@ def test_an_older_journal_is_read_and_continued(tmp_path: Path) -> None:
 
 
 def test_events_of_repeated_steps_are_left_out(tmp_path: Path) -> None:
-    """An event beyond the checkpoint that a later attempt continues from is superseded, as its records are."""
+    """An event beyond the checkpoint that a later attempt continues from is superseded, like the records."""
     with rs.Recorder(output_dir=tmp_path) as recorder:
         for record in faulty(FIRST_WINDOWS):
             recorder.write(record)
@@ -317,8 +323,8 @@ def test_events_of_repeated_steps_are_left_out(tmp_path: Path) -> None:
         assert journal.events() == []
 
 
-def test_diagnose_shows_what_was_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``ratioscope diagnose`` says when a finding was first told."""
+def test_diagnose_lists_the_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``ratioscope diagnose`` prints the step at which a finding was first reported."""
     from argparse import Namespace
 
     from ratioscope.cli.ranges import Steps
@@ -331,9 +337,9 @@ def test_diagnose_shows_what_was_told(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_full_queue_leaves_windows_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the thread cannot keep up, windows are left out and counted, and adding one never waits."""
+    """If the thread cannot keep up, windows are left out and counted, and adding one never waits."""
     incidents = Incidents()
-    watch = Watch({}, lambda event: None, incidents=incidents, news=News())
+    watch = Watch({}, lambda event: None, incidents=incidents, changes=FindingChanges())
     monkeypatch.setattr("ratioscope.alerts.watch.FIRST_WINDOWS", math.inf)  # the thread is never started
     (record,) = faulty(1)
     for _ in range(MOST_WAITING + 2):
@@ -343,40 +349,40 @@ def test_a_full_queue_leaves_windows_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_end_does_not_wait_for_a_diagnosis_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``close`` waits for the last look a bounded time; what that says afterwards is not told."""
-    go, told = threading.Event(), []
-    monkeypatch.setattr("ratioscope.diagnosis.diagnose", lambda run: go.wait(PATIENCE_S) and diagnose(run))
+    """``close`` waits a bounded time for the final diagnosis; its later events are not reported."""
+    go, events = threading.Event(), []
+    monkeypatch.setattr("ratioscope.alerts.watch.diagnose", lambda run: go.wait(LIMIT_S) and diagnose(run))
     incidents = Incidents()
-    watch = Watch({}, told.append, incidents=incidents, news=News())
+    watch = Watch({}, events.append, incidents=incidents, changes=FindingChanges())
     for record in faulty(FIRST_WINDOWS):
         watch.add(record)
     watch.close(0.05)
     assert incidents.counts == {"diagnosis did not finish": 1}
     go.set()
     assert watch._thread is not None
-    watch._thread.join(PATIENCE_S)
-    assert told == []
+    watch._thread.join(LIMIT_S)
+    assert events == []
 
 
 def test_a_forked_child_diagnoses_nothing() -> None:
     """A child that was forked while a run is watched takes no window and ends at once."""
-    watch = Watch({}, lambda event: None, incidents=Incidents(), news=News())
+    watch = Watch({}, lambda event: None, incidents=Incidents(), changes=FindingChanges())
     run = faulty(FIRST_WINDOWS)
     for record in run:
         watch.add(record)
     child = os.fork()
     if child == 0:
         watch.add(run[0])
-        watch.close(PATIENCE_S)
+        watch.close(LIMIT_S)
         os._exit(len(watch._waiting) > FIRST_WINDOWS)
     assert os.waitpid(child, 0)[1] == 0
-    watch.close(PATIENCE_S)
+    watch.close(LIMIT_S)
 
 
-def test_windows_that_come_one_by_one_are_diagnosed_as_all_at_once() -> None:
-    """A run that grows gives at each length the diagnosis of its records so far, and keeps few pools."""
-    run = faulty(6, after=lambda *_: None, behind=lambda at: 0.02 * at)
+def test_windows_one_by_one_give_the_same_diagnosis_as_all_at_once() -> None:
+    """A growing run gives at each length the diagnosis of its records so far, and keeps few pools."""
+    run = faulty(6, after=lambda *_: None, behind=lambda window: 0.02 * window)
     growing = Run(PooledRun(), {})
-    for at, record in enumerate(run, start=1):
+    for windows, record in enumerate(run, start=1):
         growing.add(record)
-        assert diagnose(growing) == diagnose(run[:at])
+        assert diagnose(growing) == diagnose(run[:windows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import multiprocessing
@@ -187,6 +188,28 @@ def test_a_linked_lock_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"symbolic link|Too many levels"):
         Journal(tmp_path, config={})
     assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_works(tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal is written and read where the file system cannot lock files."""
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with Journal(tmp_path, config={}) as journal:
+        journal.append(make_record(1))
+    assert steps(tmp_path) == [1]
+
+
+def test_a_journal_may_be_closed_on_another_thread(written: Path) -> None:
+    """A close on another thread than the one that opened the journal frees the lock."""
+    journal = Journal(written, config={})
+    closer = threading.Thread(target=journal.close)
+    closer.start()
+    closer.join()
+    Journal(written, config={}).close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")

@@ -50,7 +50,7 @@ def run(script: str, name: str, folder: Path, *more: str) -> None:
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "said once" not in done.stderr, done.stderr[-3000:]
+    assert "reported once" not in done.stderr, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("name", sorted(READERS.keys() - {"clearml"}))

@@ -1,4 +1,4 @@
-"""Inputs that real users tripped over, each with its right answer.
+"""Public bug reports as small inputs, each with its right answer.
 
 The number in a test's name is that of the case. The comment names the public report.
 """
@@ -26,18 +26,18 @@ SEQUENCE_TRUNCATE = rs.Correction("sequence", "truncate", upper=3.0)
 
 
 def from_log_ratios(rows: list[list[float]], correction: rs.Correction | None = None) -> rs.RatioSummary:
-    """Summary of tokens with these log-ratios, all masked in."""
+    """Summarizes tokens with given log-ratios, all masked in."""
     train = torch.tensor(rows)
     return rs.summarize(train, torch.zeros_like(train), torch.ones_like(train), correction=correction)
 
 
 def from_ratios(ratios: list[float], correction: rs.Correction | None = None) -> rs.RatioSummary:
-    """Summary of one row with these token ratios."""
+    """Summarizes one row with given token ratios."""
     return from_log_ratios([[math.log(ratio) for ratio in ratios]], correction)
 
 
 def approx(value: float) -> object:
-    """Equal to the digits that the cases are given to."""
+    """Matches a value to the number of digits stated in the cases."""
     return pytest.approx(value, rel=2e-6, abs=5e-7)
 
 
@@ -72,7 +72,7 @@ def test_c02_missing_log_probability_makes_no_false_ratio(
 
 
 def test_c03_long_rows_explode_by_their_length() -> None:
-    """A hundred tokens 0.012 apart make a row's ratio 3.32, which is masked at 3."""
+    """A hundred tokens with a log-ratio of 0.012 make a row's ratio 3.32, which is masked at 3."""
     # huggingface/trl#4772
     metrics = from_log_ratios([[0.012] * 100], SEQUENCE_MASK).metrics()
     assert metrics[f"{RAW}max"] == approx(3.320117)
@@ -82,7 +82,7 @@ def test_c03_long_rows_explode_by_their_length() -> None:
 
 @pytest.mark.parametrize(("correction", "corrected"), [(SEQUENCE_TRUNCATE, 3.0), (SEQUENCE_MASK, 0.0)])
 def test_c03_overflow_is_reported_as_a_log_ratio(correction: rs.Correction, corrected: float) -> None:
-    """A row's log-ratio of 90 overflows float32: it is counted, reported in nats, and sent nowhere as infinity."""
+    """A row's log-ratio of 90 overflows float32: it is counted, reported in nats, and never sent as infinity."""
     # huggingface/trl#4772
     summary = from_log_ratios([[0.0225] * 4000], correction)
     metrics = summary.metrics()
@@ -145,10 +145,10 @@ def test_c06_absent_trainer_log_probabilities_invent_no_ratio() -> None:
         (rs.Correction("token", "truncate", lower=0.8, upper=1.2), 1.05, 0.8, 0.75, 4.2**2 / 4.52),
     ],
 )
-def test_c07_raw_and_modified_are_told_apart(
+def test_c07_raw_and_modified_are_separate(
     correction: rs.Correction, mean: float, smallest: float, modified: float, ess: float
 ) -> None:
-    """What the rule changed, and what was there before, can both be seen."""
+    """Statistics show both the raw ratios and the effect of the rule."""
     # huggingface/trl#5231, #5243
     metrics = from_ratios([0.5, 1.0, 1.5, 3.0], correction).metrics()
     assert [metrics[RAW + name] for name in ("min", "mean", "max")] == [approx(0.5), approx(1.5), approx(3.0)]
@@ -170,7 +170,7 @@ def test_c07_a_truncated_maximum_is_the_float32_cap() -> None:
 
 
 def test_c08_all_masked_has_counts_and_nothing_else() -> None:
-    """Where every token is masked out, counts say 0 and everything else is absent, rather than 0."""
+    """If every token is masked out, counts are 0 and all other statistics are absent instead of 0."""
     # huggingface/trl#5243
     correction = rs.Correction("token", "mask", upper=3.0)
     summary = rs.summarize(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 3), correction=correction)
@@ -289,7 +289,7 @@ def test_c17_effective_sample_size_before_and_after_masking() -> None:
 
 
 def test_c18_starved_tokens_are_seen() -> None:
-    """The low tail is reported beside the high one, and what was modified on either side is kept apart."""
+    """The low tail is reported beside the high one, and modified tokens are counted separately for each side."""
     # rllm-org/rllm#760
     metrics = from_log_ratios([[-4.0, 0.0, 1.0]], rs.Correction("token", "mask", lower=0.5, upper=2.0)).metrics()
     assert metrics[f"{RAW}min"] == approx(0.018316)
@@ -311,7 +311,7 @@ def test_c19_kl_estimators_have_the_right_sign() -> None:
 
 @pytest.mark.parametrize(("tokens", "flag"), [(101, 1.0), (100, None)])
 def test_c20_identical_engines_are_suspicious(tokens: int, flag: float | None) -> None:
-    """Bit-equal log-probabilities on more than a hundred tokens are flagged, not praised."""
+    """Bit-equal log-probabilities on more than a hundred tokens are flagged as suspicious."""
     # verl-project/verl#4070
     logps = -torch.rand(1, tokens)
     metrics = rs.summarize(logps, logps, torch.ones(1, tokens)).metrics()
@@ -320,7 +320,7 @@ def test_c20_identical_engines_are_suspicious(tokens: int, flag: float | None) -
 
 
 def test_c20_one_different_token_clears_the_flag() -> None:
-    """Where a single token differs, the engines are not flagged as identical."""
+    """One token that differs is enough for the engines not to be flagged as identical."""
     # verl-project/verl#4070
     logps = -torch.rand(1, 200) - 0.1
     other = logps.clone()
@@ -329,7 +329,7 @@ def test_c20_one_different_token_clears_the_flag() -> None:
 
 
 def test_c21_no_graph_and_no_mutation() -> None:
-    """Log-probabilities that require a gradient leave no graph behind, and no tensor is changed by a bit."""
+    """Log-probabilities that require a gradient leave no graph behind, and no bit of a tensor changes."""
     # verl-project/verl#4105
     train = torch.tensor([[-1.0, NAN, -0.3]], requires_grad=True)
     rollout, mask = torch.tensor([[-1.1, -2.0, 0.5]]), torch.tensor([[1, 1, 1]])
@@ -408,7 +408,7 @@ def test_c49_only_the_worlds_rank_zero_touches_a_tracker(rank: str, rows: int, m
     [([0.0, NAN], 1), ([0.0, INF], 1), ([0.0, 0.0, 0.0, 1e30], 4), ([i / 600 - 0.4 for i in range(513)], 513)],
     ids=["nan", "inf", "1e30", "513 values"],
 )
-def test_c50_a_tracker_gets_bins_that_it_can_draw(log_ratios: list[float], kept: int) -> None:
+def test_c50_a_tracker_gets_bins_that_it_can_plot(log_ratios: list[float], kept: int) -> None:
     """Whatever the values, a tracker receives at most 512 bins with finite edges whose counts sum to all valid ones."""
     # wandb/wandb#984, pytorch/pytorch#31855
     tracker = rs.MemoryTracker()
@@ -428,7 +428,7 @@ def test_c50_a_tracker_gets_bins_that_it_can_draw(log_ratios: list[float], kept:
 
 
 def test_c50_no_values_make_no_histogram() -> None:
-    """Where nothing is valid no histogram is sent, rather than bins of zeros on [0, 1]."""
+    """Without a valid token no histogram is sent, instead of bins of zeros on [0, 1]."""
     # wandb/wandb#8319
     tracker = rs.MemoryTracker()
     with rs.Recorder(report_to=tracker, correction=TOKEN_TRUNCATE) as recorder:

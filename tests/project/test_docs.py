@@ -1,4 +1,4 @@
-"""The documentation against the code: tables, links, names, messages, and the snippets, which are run."""
+"""Compares the documentation with the code: tables, links, names and messages; its snippets are run."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def snippets(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link may name on a page, as GitHub makes it from the headings."""
+    """Anchors that a link may name on a page, made from the headings as GitHub does."""
     prose = FENCE.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def tables(script: str = "docs_tables") -> Any:
-    """A script that writes tables, as a module."""
+    """Loads a script that writes tables as a module."""
     path = ROOT / "scripts" / f"{script}.py"
     spec = importlib.util.spec_from_file_location(script, path)
     assert spec is not None
@@ -55,7 +55,7 @@ def tables(script: str = "docs_tables") -> Any:
 
 
 def test_metric_tables_equal_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
-    """The metric tables in the README and the reference are those that the catalogue gives."""
+    """The metric tables in the README and the reference are those made from the catalogue."""
     assert tables().main(["--check"]) == 0, capsys.readouterr().err
 
 
@@ -132,8 +132,8 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_documented_messages_are_the_codes_own() -> None:
-    """Every message that the reference quotes is one that the code can say, up to what varies in it."""
-    said = "\n".join(
+    """Every message that the reference quotes stands in the code, apart from its variable parts."""
+    messages = "\n".join(
         node.value
         for package in (ratioscope, ratioscope_integrations)
         for path in Path(package.__file__ or "").parent.rglob("*.py")
@@ -144,7 +144,7 @@ def test_documented_messages_are_the_codes_own() -> None:
     rows = re.findall(r"^\| (`.+?`) \|", page, re.MULTILINE)
     assert len(rows) > 30
     parts = [part for row in rows for quote in re.findall(r"`([^`]+)`", row) for part in quote.split("…")]
-    assert [part for part in parts if part.strip(" .=;:") not in said] == []
+    assert [part for part in parts if part.strip(" .=;:") not in messages] == []
 
 
 def test_run_config_entries_are_in_the_reference() -> None:

@@ -1,4 +1,4 @@
-"""What `import ratioscope` costs and offers."""
+"""Cost and names of `import ratioscope`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Import(NamedTuple):
 
 
 def import_once() -> Import:
-    """Imports ratioscope in a new process, from where this one has it."""
+    """Imports ratioscope in a new process, from the same folder as here."""
     root = str(Path(ratioscope.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", PROBE],
@@ -55,8 +55,8 @@ def test_import_takes_under_100_ms() -> None:
     assert min(import_once().seconds for _ in range(5)) < 0.1
 
 
-def test_all_is_true() -> None:
-    """Every name in `__all__` resolves, is listed by `dir`, and stands there once (ruff keeps them in order)."""
+def test_every_listed_name_exists() -> None:
+    """Every name in `__all__` resolves, is listed by `dir` and is unique."""
     names = ratioscope.__all__
     assert len(names) == len(set(names))
     assert [name for name in names if getattr(ratioscope, name, None) is None] == []
@@ -64,6 +64,6 @@ def test_all_is_true() -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    """A name that the package does not have raises AttributeError and says which."""
+    """A name that the package does not have raises an AttributeError that names it."""
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = ratioscope.no_such_name

@@ -70,7 +70,7 @@ class TestTwoProcesses:
             for record in rank["records"]:
                 assert record["world_size"] == 2
                 assert record["scalars"][MEAN] == pytest.approx(1.5)
-        assert "said once" not in run.log
+        assert "reported once" not in run.log
 
     def test_ranks_that_share_a_batch_count_it_once(self, run: Run) -> None:
         """Tensor-parallel ranks have the same tokens, so each merges with nobody."""

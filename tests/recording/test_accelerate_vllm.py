@@ -44,7 +44,7 @@ def launch(folder: Path, processes: int, *options: str) -> tuple[str, list[list[
         )
     text = (folder / "log.txt").read_text()
     assert done.returncode == 0, text[-4000:]
-    assert "said once" not in text
+    assert "reported once" not in text
     batches = [
         [dict(np.load(path)) for path in sorted((folder / "batches").glob(f"rank{rank}-*.npz"))]
         for rank in range(processes)

@@ -17,7 +17,7 @@ import ratioscope as rs
 from ratioscope.delivery.background import Background
 from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
-from ratioscope.recording.windows import MOST_APART
+from ratioscope.recording.windows import MOST_UNMERGED
 from ratioscope.summary.host import HostSummary
 from ratioscope.trackers import registry
 
@@ -151,7 +151,7 @@ def test_a_window_of_many_batches_keeps_few_apart() -> None:
     recorder = rs.Recorder()
     for number in range(30):
         recorder.observe([[-1.0 - number]], [[-1.0]], [[1]])
-        assert len(recorder._windows._open["train"]) <= MOST_APART
+        assert len(recorder._windows._open["train"]) <= MOST_UNMERGED
         if number == 20:
             with pytest.raises(ValueError, match="expected"):
                 recorder.observe([[-1.0, -1.0]], [[-1.0]], [[1]])
@@ -411,7 +411,7 @@ def test_a_broken_tracker_costs_nothing(what: str, background: bool, caplog: pyt
     writes = 2 if background else 3
     assert recorder.incidents.counts[f"broken {what}: OSError"] == {"open": 4, "write": writes, "close": 1}[what]
     assert [text for text in said(caplog) if f"the backend's {what} is down" in text] == [
-        f"ratioscope: broken {what} failed: OSError: the backend's {what} is down (said once; training goes on)"
+        f"ratioscope: broken {what} failed: OSError: the backend's {what} is down (reported once; training continues)"
     ]
 
 
@@ -636,7 +636,7 @@ def test_incidents_are_said_once_and_counted(caplog: pytest.LogCaptureFixture) -
         incidents.report("slow", f"it is slow, {number}")
     incidents.report("gone", "it is gone")
     assert incidents.counts == {"slow": 3, "gone": 1}
-    assert [text.removesuffix(" (said once; training goes on)") for text in said(caplog)] == [
+    assert [text.removesuffix(" (reported once; training continues)") for text in said(caplog)] == [
         "ratioscope: it is slow, 0",
         "ratioscope: it is gone",
     ]

@@ -1,11 +1,9 @@
-"""The text of worst tokens: what a real tokenizer gives, what a bad one cannot do, and where the text arrives."""
+"""Texts of worst tokens: from a real tokenizer, from failing ones, and in journal, page and trackers."""
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +12,9 @@ import torch
 
 import ratioscope as rs
 from ratioscope.delivery.sync import sync
-from ratioscope.recording import token_texts
 from ratioscope.runs.read import read
 from ratioscope.runs.worst import COLUMNS, WorstOfRun, table_rows
-from ratioscope.text import number
-from ratioscope.visible import visible
+from ratioscope.text import number, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +26,7 @@ HOSTILE = "</script><script>alert(1)</script>\u202e\u200b\x1b[2J\x00| `x` 👩�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    """A byte-level tokenizer of ``tokenizers`` with a special token, trained on one sentence."""
+    """Trains a byte-level tokenizer of ``tokenizers`` with a special token on one sentence."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -45,7 +41,7 @@ def tokenizer() -> Any:
 
 
 def observe(recorder: rs.Recorder, ids: Sequence[int], worst: int, *, size: float = 3.0) -> None:
-    """One completion of these tokens; the trainer disagrees on one of them."""
+    """Observes one completion of these tokens; the trainer disagrees on one of them."""
     rollout = torch.full((1, len(ids)), -1.0)
     train = rollout + 1e-3 * torch.arange(len(ids))
     train[0, worst] = -1.0 - size
@@ -53,7 +49,7 @@ def observe(recorder: rs.Recorder, ids: Sequence[int], worst: int, *, size: floa
 
 
 def flush(decode: Any, ids: Sequence[int], worst: int, **options: Any) -> tuple[rs.Record, rs.Recorder]:
-    """The record of one such completion."""
+    """Returns the record of one completion, and its recorder."""
     with rs.Recorder(decode=decode, **options) as recorder:
         observe(recorder, ids, worst)
         record = recorder.flush(step=1)
@@ -61,37 +57,37 @@ def flush(decode: Any, ids: Sequence[int], worst: int, **options: Any) -> tuple[
     return record, recorder
 
 
-def test_texts_are_those_of_the_completion(tokenizer: Any) -> None:
+def test_texts_are_parts_of_the_completion(tokenizer: Any) -> None:
     """Every token's text and its neighbours', put together, are a part of the completion's own text."""
     ids = tokenizer.encode(TEXT.replace("é", "e").replace("€", "E")).ids
-    for place in range(len(ids)):
-        worst = flush(tokenizer, ids, place)[0].worst_tokens[0]
-        assert worst.position == place
-        assert worst.text == tokenizer.decode([ids[place]])
+    for position in range(len(ids)):
+        worst = flush(tokenizer, ids, position)[0].worst_tokens[0]
+        assert worst.position == position
+        assert worst.text == tokenizer.decode([ids[position]])
         whole = f"{worst.before_text}{worst.text}{worst.after_text}"
-        assert whole == tokenizer.decode(ids[max(0, place - 4) : place + 3])
+        assert whole == tokenizer.decode(ids[max(0, position - 4) : position + 3])
 
 
-def test_special_tokens_and_parts_of_characters_are_seen(tokenizer: Any) -> None:
-    """A special token is shown by its name, and a token that is half a character as the replacement character."""
+def test_special_tokens_and_parts_of_characters_are_visible(tokenizer: Any) -> None:
+    """A special token appears by its name, and half a character as the replacement character."""
     end = tokenizer.token_to_id("<|end|>")
     assert flush(tokenizer, [*tokenizer.encode("bold").ids, end], -1)[0].worst_tokens[0].text == "<|end|>"
     halves = tokenizer.encode("é").ids
     assert len(halves) == 2
-    for place in (0, 1):
-        assert flush(tokenizer, halves, place)[0].worst_tokens[0].text == "\ufffd"
+    for position in (0, 1):
+        assert flush(tokenizer, halves, position)[0].worst_tokens[0].text == "\ufffd"
 
 
-def test_a_space_that_only_neighbours_show_is_kept() -> None:
-    """Of a tokenizer that drops a text's first space, as sentencepiece does, a token behind others keeps its own."""
+def test_a_leading_space_is_kept() -> None:
+    """A token within a text keeps its space even if the tokenizer drops the first space, as sentencepiece does."""
     pieces = {1: " Hello", 2: " wide", 3: " world"}
-    record, _ = flush(lambda ids: "".join(pieces[one] for one in ids)[1:], [1, 2, 3], 1)
+    record, _ = flush(lambda ids: "".join(pieces[token] for token in ids)[1:], [1, 2, 3], 1)
     worst = record.worst_tokens[0]
     assert (worst.before_text, worst.text, worst.after_text) == ("Hello", " wide", " world")
 
 
 def raising(ids: Sequence[int]) -> str:
-    """Knows no token."""
+    """Raises for any token."""
     msg = f"unknown {list(ids)}"
     raise KeyError(msg)
 
@@ -107,13 +103,13 @@ def raising(ids: Sequence[int]) -> str:
     ],
     ids=["raises", "none", "bytes", "surrogates", "megabytes"],
 )
-def test_rubbish_costs_no_record(
+def test_a_failing_function_costs_no_record(
     decode: Callable[[Any], Any], text: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever a tokenizer gives, the record is kept, with a bounded text or none, and one warning at the most."""
+    """Whatever a function returns, the record is kept, with a bounded text or none, and at most one warning."""
     with caplog.at_level(logging.WARNING, "ratioscope"):
         record, _ = flush(decode, [5, 6, 7], 0, output_dir=tmp_path)
-    assert {one.text for one in record.worst_tokens[:1]} == {text}
+    assert {worst.text for worst in record.worst_tokens[:1]} == {text}
     assert len(caplog.records) == (text is None)
     with rs.JournalReader(tmp_path) as reader:
         (stored,) = reader.records()
@@ -121,52 +117,42 @@ def test_rubbish_costs_no_record(
     assert len(json.dumps(stored.to_json())) < 30_000
 
 
-def test_a_tokenizer_that_hangs_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """A flush waits for a tokenizer once and briefly; while it hangs none waits again."""
-    hang = threading.Event()
-    with rs.Recorder(decode=lambda ids: str(hang.wait(60))) as recorder, caplog.at_level(logging.WARNING, "ratioscope"):
-        started = time.monotonic()
-        for step in range(5):
-            observe(recorder, [1, 2], 0)
-            record = recorder.flush(step=step)
-            assert record is not None
-            assert record.worst_tokens[0].text is None
-        assert time.monotonic() - started < 30
-        hang.set()
-    assert [entry.getMessage() for entry in caplog.records if "was not ready after" in entry.getMessage()]
-    assert recorder.incidents.counts["slow tokenizer"] == 1
+class SlowTokenizer:
+    """A tokenizer in Python."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Must not be called."""
+        raise AssertionError
 
 
-def test_a_slow_tokenizer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After three flushes in a row that waited in vain the tokenizer is not called again."""
-    monkeypatch.setattr(token_texts, "WAIT_S", 0.01)
-    calls = []
-
-    def slow(ids: Sequence[int]) -> str:
-        calls.append(ids)
-        time.sleep(0.1)
-        return "x"
-
-    with rs.Recorder(decode=slow) as recorder:
-        for step in range(6):
-            observe(recorder, [step, 100], 0)
-            recorder.flush(step=step)
-            assert recorder._texts is not None
-            if recorder._texts._thread is not None:
-                recorder._texts._thread.join()
-    assert recorder.incidents.counts["slow tokenizer"] == 3
-    assert {ids[0] for ids in calls} == {0, 1, 2}
+def test_a_tokenizer_in_python_gives_ids_only(caplog: pytest.LogCaptureFixture) -> None:
+    """A tokenizer that is not written in Rust is never called, and the worst tokens have their ids."""
+    with caplog.at_level(logging.WARNING, "ratioscope"):
+        record, recorder = flush(SlowTokenizer(), [5, 6, 7], 0)
+    assert (record.worst_tokens[0].token_id, record.worst_tokens[0].text) == (5, None)
+    assert not recorder.incidents.counts
+    assert not caplog.records
 
 
-def test_what_cannot_decode_is_refused() -> None:
-    """A recorder that is given something else for a tokenizer says so at once."""
+def test_a_fast_tokenizer_of_transformers_decodes_in_rust(tokenizer: Any) -> None:
+    """The text of a fast tokenizer of transformers comes from its part in Rust."""
+
+    class Fast(SlowTokenizer):
+        backend_tokenizer = tokenizer
+
+    (token,) = tokenizer.encode("people").ids[:1]
+    assert flush(Fast(), [token], 0)[0].worst_tokens[0].text == tokenizer.decode([token])
+
+
+def test_an_object_that_cannot_decode_is_refused() -> None:
+    """A recorder raises at once if ``decode`` is neither a tokenizer nor a function."""
     with pytest.raises(TypeError, match="expected a tokenizer, or a function"):
         rs.Recorder(decode="Qwen/Qwen3-8B")  # type: ignore[arg-type]
 
 
 def test_the_worst_of_a_run_are_those_of_all_windows(tmp_path: Path) -> None:
-    """Over many windows the run's worst are exactly the largest, whether fed with records or read from the journal."""
-    rng, fed, every = np.random.default_rng(0), WorstOfRun(), []
+    """The worst tokens of a run are exactly the largest, from records or from the journal."""
+    rng, fed, all_tokens = np.random.default_rng(0), WorstOfRun(), []
     with rs.Recorder(decode=str, output_dir=tmp_path) as recorder:
         for step in range(1, 30):
             rollout = torch.full((4, 12), -1.0)
@@ -177,14 +163,14 @@ def test_the_worst_of_a_run_are_those_of_all_windows(tmp_path: Path) -> None:
             record = recorder.flush(step=step, split=split)
             assert record is not None
             fed.add(record)
-            every += [(step, split, one) for one in record.worst_tokens]
-    assert fed.tokens == sorted(every, key=lambda one: -abs(one[2].log_ratio))[:32]
+            all_tokens += [(step, split, worst) for worst in record.worst_tokens]
+    assert fed.tokens == sorted(all_tokens, key=lambda item: -abs(item[2].log_ratio))[:32]
     stored = read(tmp_path).worst
-    assert [(one.step, one.split, vars(one.token)) for one in stored.tokens] == [
+    assert [(worst.step, worst.split, vars(worst.token)) for worst in stored.tokens] == [
         (step, split, {**vars(token), "row_log_ratio": pytest.approx(token.row_log_ratio, rel=1e-6)})
         for step, split, token in fed.tokens
     ]
-    assert [one.row.row for one in stored.rows] == [one.row.row for one in fed.rows]
+    assert [worst.row.row for worst in stored.rows] == [worst.row.row for worst in fed.rows]
     assert stored.last is not None
     assert (stored.last.step, len(stored.last.tokens), len(stored.last.rows)) == (29, 32, 4)
     again = WorstOfRun.from_json(json.loads(json.dumps(stored.to_json())))
@@ -192,8 +178,8 @@ def test_the_worst_of_a_run_are_those_of_all_windows(tmp_path: Path) -> None:
     assert len(table_rows(stored)) == 64
 
 
-def test_nothing_invisible_is_left() -> None:
-    """Spaces, line breaks, control characters and what has no width or turns text around are all shown."""
+def test_no_character_is_invisible() -> None:
+    """Spaces, line breaks, control characters, and characters without width or of direction are all visible."""
     assert visible(" a b  c ") == "␣a b␣␣c␣"
     assert visible("a\n\t\x1b\x7f") == "a↵⇥␛␡"
     assert visible("\u200b\u202e\xa0\u2028\u3164") == "⟨U+200B⟩⟨U+202E⟩⟨U+00A0⟩⟨U+2028⟩⟨U+3164⟩"
@@ -202,7 +188,7 @@ def test_nothing_invisible_is_left() -> None:
 
 
 def hostile_run(folder: Path, **options: Any) -> None:
-    """A run whose tokens are as bad as text can be."""
+    """Records a run whose tokens have hostile texts."""
     with rs.Recorder(decode=lambda ids: HOSTILE * len(ids), output_dir=folder, **options) as recorder:
         for step in (1, 2):
             observe(recorder, [7, 8, 9], 1, size=float(step))
@@ -210,7 +196,7 @@ def hostile_run(folder: Path, **options: Any) -> None:
 
 
 def test_the_page_shows_hostile_tokens_as_text(tmp_path: Path) -> None:
-    """The page has the run's worst tokens with id, place and numbers; nothing in their text is markup or unseen."""
+    """The page shows worst tokens with id, position and numbers; their text has no markup or invisible character."""
     pytest.importorskip("plotly")
     from ratioscope.report.page.page import report_html
 
@@ -229,7 +215,7 @@ def test_the_page_shows_hostile_tokens_as_text(tmp_path: Path) -> None:
 
 
 def test_without_texts_there_are_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run without a tokenizer has its ids on page and terminal, and the page says how to have texts."""
+    """Without a tokenizer, page and terminal show ids, and the page tells how to get texts."""
     pytest.importorskip("plotly")
     from ratioscope.cli.main import main
 
@@ -254,7 +240,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.trackers
 @pytest.mark.usefixtures("_offline")
 def test_wandb_has_them_as_a_table(tmp_path: Path, tokenizer: Any) -> None:
-    """A real W&B run and one that is synced later have the table in the summary, and no row of history for it."""
+    """A W&B run has the table in its summary without a row of history, live or synced later."""
     from tests.support.readback import read_wandb
 
     ids = tokenizer.encode("people pay").ids
@@ -276,7 +262,7 @@ def test_wandb_has_them_as_a_table(tmp_path: Path, tokenizer: Any) -> None:
 
 @pytest.mark.trackers
 def test_mlflow_has_them_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
-    """MLflow's own ``load_table`` reads the table, its page lists it, and a report from MLflow alone has the texts."""
+    """MLflow loads and lists the table, and a report from MLflow alone has the texts."""
     import mlflow
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -291,7 +277,7 @@ def test_mlflow_has_them_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     mlflow.set_tracking_uri(uri)
     try:
         client = mlflow.MlflowClient(uri)
-        (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+        (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
         table = client.load_table(run.info.experiment_id, "ratioscope/worst_tokens.json", [run.info.run_id])
         assert list(table.columns[: len(COLUMNS)]) == list(COLUMNS)
         assert (table["log_ratio"][0], table["token_id"][0]) == (-3.0, ids[1])
@@ -303,7 +289,7 @@ def test_mlflow_has_them_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.trackers
 def test_tensorboard_shows_hostile_tokens_as_text(tmp_path: Path) -> None:
-    """TensorBoard has a table of them, in which no character of a token is markup."""
+    """TensorBoard has the table, in which no character of a token is markup."""
     from tests.support.readback import read_tensorboard
 
     hostile_run(tmp_path, report_to="tensorboard")

@@ -131,7 +131,7 @@ def test_cause_is_told_on_the_page_and_in_the_terminal(tmp_path: Path, capsys: p
     section = text[text.index('<section id="cause">') : text.index("<h2>Key figures")]
     for part in (finding.name, finding.meaning, finding.confidence, finding.remedy, finding.source):
         assert part in section
-    assert f"Not checked, which is not clean ({len(diagnosis.not_checked)})" in section
+    assert f"Not checked ({len(diagnosis.not_checked)})" in section
     assert '<a href="#cause">More</a>' in text
     first = verdict(timeline)[0]
     assert finding.name in first.text
@@ -161,6 +161,6 @@ def test_scalars_alone_say_what_they_cannot() -> None:
     timeline = make_timeline(20)
     text = report_html(timeline)
     assert "Read from scalars only" in text
-    assert "Not checked, which is not clean" in text
+    assert "<summary>Not checked (" in text
     assert "scalars and even bins only, from which no other threshold follows" in text
     assert not any(line.level == "good" and line.link for line in verdict(timeline))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 import re
 import time
@@ -12,15 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ratioscope.report.figures import figures
 from ratioscope.report.figures.panel import Absent
-from ratioscope.report.figures.style import COLORS, runs_of
-from ratioscope.report.figures.thinning import MAX_POINTS, thin
+from ratioscope.report.figures.style import COLORS, MAX_POINTS, run_styles, thin
 from ratioscope.report.page import page
 from ratioscope.report.page.page import compare_html, report_html
+from ratioscope.report.terminal import render
 from ratioscope.runs.history import History
 from ratioscope.runs.timeline import Timeline
+from ratioscope.runs.worst import TokenAt
+from ratioscope.state.worst import WorstToken
 from tests.support.timelines import HOSTILE, config_of, make_nan_timeline, make_timeline
 from tests.support.tracker_rows import TOKENS, normal_bins
 
@@ -233,7 +237,7 @@ def test_runs_are_compared_on_the_same_axes() -> None:
     assert len({tuple(one["layout"]["yaxis"]["range"]) for one in heat}) == 1
     lines = panels["ess"]["data"]
     assert {trace["line"]["color"] for trace in lines} == set(COLORS[:3])
-    assert [trace["name"] for trace in lines if trace["showlegend"]] == [run.label for run in runs_of(runs)]
+    assert [trace["name"] for trace in lines if trace["showlegend"]] == [run.label for run in run_styles(runs)]
     assert len(panels["fan"]["data"]) == 3 * 3 + 2
 
 
@@ -303,3 +307,21 @@ def test_no_run_is_an_error() -> None:
     """A comparison of no runs says what it got."""
     with pytest.raises(ValueError, match="got no run"):
         compare_html([])
+
+
+def test_text_is_escaped_once_on_the_page_and_never_in_the_terminal() -> None:
+    """A split with markup is shown literally by both, in the table of the worst tokens and in the page's title."""
+    token = WorstToken(
+        1.0, -1.0, -2.0, None, 5, (1,), (2,), 0, 9, 1.0, 77, 0, text="<i>", before_text="&", after_text=""
+    )
+    timeline = make_timeline(3, name="a & b")
+    timeline.worst.tokens.append(TokenAt(2, "eval <&>", token))
+    text = report_html(timeline)
+    assert "<title>a &amp; b" in text
+    assert "2 (eval &lt;&amp;&gt;)" in text
+    assert "&amp;amp;" not in text
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render(timeline))
+    assert isinstance(console.file, io.StringIO)
+    assert "2 (eval <&>)" in console.file.getvalue()
+    assert "&<i>" in console.file.getvalue()

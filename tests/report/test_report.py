@@ -86,7 +86,7 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
     assert f"changes {100 * modified[-1]:.3g} % of tokens at step 120" in text
     assert f": {100 * outside[-1][0]:.3g} % below 0.9 and {100 * outside[-1][1]:.3g} % above 1.2" in text
     assert f"at worst {100 * max(modified):.3g} %, at step 20" in text
-    assert f"{apart[-1]:.4g} nats apart at step 120" in text
+    assert f"mean |log-ratio| of tokens is {apart[-1]:.4g} nats at step 120" in text
     assert f"leaves {100 * ess[-1]:.4g} % of the effective sample size" in text
     assert f"at worst {100 * min(ess):.4g} %, at step 20" in text
 
@@ -130,7 +130,7 @@ def test_growth_has_its_factor_and_steps(tmp_path: Path) -> None:
 )
 def test_growth_is_robust_and_not_said_of_few_windows(values: list[float], said: str | None) -> None:
     """One odd window is no growth, and nine windows are too few to say anything."""
-    found = [line.text for line in verdict(made(values)) if line.text.startswith("The distance")]
+    found = [line.text for line in verdict(made(values)) if line.text.startswith("The mismatch")]
     assert [said in text for text in found] == [True] if said else found == []
 
 
@@ -145,9 +145,9 @@ def test_one_record_has_no_course(tmp_path: Path) -> None:
     """With one record there are its numbers, without a worst or a growth."""
     timeline, log_ratios = record(tmp_path / "run", [0.01])
     text = text_of(timeline)
-    assert f"{np.abs(log_ratios[0]).mean():.4g} nats apart at step 10" in text
+    assert f"mean |log-ratio| of tokens is {np.abs(log_ratios[0]).mean():.4g} nats at step 10" in text
     assert "worst" not in text
-    assert "distance" not in text
+    assert "mismatch between" not in text
 
 
 def test_nan_tokens_are_left_out_and_named(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_nan_tokens_are_left_out_and_named(tmp_path: Path) -> None:
     timeline, _ = record(tmp_path / "run", [float("nan")] * 3)
     assert levels(timeline) == {"bad"}
     assert "No valid token in 3 windows" in text_of(timeline)
-    assert ("tokens with a NaN log-probability", 3 * ROWS * TOKENS, "NaN is no probability") in excluded(timeline)
+    assert ("tokens with a NaN log-probability", 3 * ROWS * TOKENS, "NaN is not a probability") in excluded(timeline)
     assert f"{3 * ROWS * TOKENS} tokens with a NaN log-probability" in printed(render(timeline))
 
 
@@ -267,7 +267,7 @@ def test_differences_stand_side_by_side() -> None:
             "Only run (2) drifted, from step 11 on: its mean |log-ratio| is 2.5 times",
         ),
         ([[1.0] * 10 + [99.0] + [1.0] * 9, [1.0] * 20], "No run drifted"),
-        ([[1.0] * 20, [1.0] * 9], "Too few windows with a mean |log-ratio| to say so of run (2)."),
+        ([[1.0] * 20, [1.0] * 9], "Too few windows with a mean |log-ratio| to judge run (2)."),
         ([[1.0] * 9, []], "Too few windows to say which run drifted first"),
         ([[0.0] * 5 + [0.1] * 5, [1.0] * 10], "up from nothing"),
     ],

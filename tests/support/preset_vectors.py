@@ -1,4 +1,4 @@
-"""What other frameworks gave on known input, row by row, and the rows that our definitions refuse.
+"""Test vectors: results of other frameworks on known input, and rows that our definitions refuse.
 
 Weights and decisions of their own unit tests; the batch that all were run on; its edges; and two ranks of unequal size.
 """

@@ -1,7 +1,7 @@
-"""The oracle: every statistic of the catalogue from raw arrays, in plain numpy float64.
+"""Independent reference: every statistic of the catalogue from raw arrays, in plain numpy float64.
 
-It is written from the definitions alone, uses nothing of the package, and takes the direct way everywhere: no shifted
-sums, no histograms, no merging.
+It follows the written definitions, imports nothing of the package, and computes each value directly: no shifted sums, no
+histograms, no merging.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LARGEST_LOG = math.log(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Rule:
-    """What the correction does, as four plain values."""
+    """A correction as four plain values."""
 
     level: Literal["token", "sequence"]
     action: Literal["truncate", "mask"]
@@ -45,7 +45,7 @@ class Rule:
     upper: float | None
 
     def outside(self, ratio: Array) -> tuple[Flags, Flags]:
-        """Which ratios are below and above the bounds."""
+        """Masks of the ratios below and above the bounds."""
         low = -math.inf if self.lower is None else float(np.float32(self.lower))
         high = math.inf if self.upper is None else float(np.float32(self.upper))
         return ratio < low, ratio > high
@@ -73,7 +73,7 @@ class Batch:
 
 @dataclass
 class Answer:
-    """What the definitions give.
+    """Values that follow from the definitions.
 
     Attributes:
         values: statistics by full key.
@@ -122,7 +122,7 @@ def answer(*batches: Batch, rule: Rule | None = None) -> Answer:
         _level(level, log_ratio, rule, out)
     _tokens(d, np.concatenate(kept.train), np.concatenate(kept.rollout), out)
     _rows(kept, rows, lengths, out)
-    _places(kept, out)
+    _positions(kept, out)
     _alignment(kept, out)
     k = pareto_k(rows)
     if k is not None:
@@ -140,10 +140,10 @@ def answer(*batches: Batch, rule: Rule | None = None) -> Answer:
 
 
 def noise_floor(*pairs: tuple[Array, Array, Flags], abs_d: Array) -> dict[str, float]:
-    """What twice-scored batches give: the second scoring, the first and the mask of each.
+    """Statistics of the noise floor, from batches scored twice.
 
     Args:
-        *pairs: these three, ``(B, T)`` each.
+        *pairs: second scoring, first scoring and mask of each batch, ``(B, T)`` each.
         abs_d: absolute log-ratios of the window's tokens.
     """
     d = np.concatenate([(again.astype(np.float64) - once.astype(np.float64))[mask] for again, once, mask in pairs])
@@ -154,7 +154,7 @@ def noise_floor(*pairs: tuple[Array, Array, Flags], abs_d: Array) -> dict[str, f
 
 
 def drift(*pairs: tuple[Array, Array, Flags], epsilon: tuple[float, float] | None) -> dict[str, float]:
-    """What a policy's movement gives: current and old log-probabilities and the mask of each batch, ``(B, T)`` each."""
+    """Statistics of the policy's drift; each pair has current and old log-probabilities and the mask, ``(B, T)``."""
     e = np.concatenate([(current.astype(np.float64) - old.astype(np.float64))[mask] for current, old, mask in pairs])
     ratio = np.exp(e)
     values = {"mean": e.mean(), "abs_mean": np.abs(e).mean(), "k3": (ratio - 1.0 - e).mean()}
@@ -165,7 +165,7 @@ def drift(*pairs: tuple[Array, Array, Flags], epsilon: tuple[float, float] | Non
 
 
 def quantile_range(values: ArrayLike, q: float) -> tuple[float, float]:
-    """Where a quantile may lie if each of its two order statistics is known to 1/64 of itself plus 2**-20."""
+    """Interval of a quantile whose two order statistics are known to 1/64 of themselves plus 2**-20."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     position = q * (len(ordered) - 1)
     below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
@@ -338,7 +338,7 @@ def _rule(kept: _Kept, rule: Rule, d: Array, rows: Array, lengths: NDArray[np.in
         out.values[f"{OWN}modified/gradient_removed"] = removed / total
 
 
-def _places(kept: _Kept, out: Answer) -> None:
+def _positions(kept: _Kept, out: Answer) -> None:
     groups: dict[str, list[float]] = {}
     for d, turns in zip(kept.d, kept.turns, strict=True):
         for k, (value, turn) in enumerate(zip(d, turns, strict=True)):
@@ -365,7 +365,7 @@ def _alignment(kept: _Kept, out: Answer) -> None:
 
 
 def _lengths(lengths: NDArray[np.int64], modified: list[Flags], out: Answer) -> None:
-    """Rows whose lengths agree to an eighth of their power of two stay together, in the quarter of their middle row."""
+    """Puts rows whose lengths share a bucket (an eighth of their power of two) into the quarter of their middle row."""
     steps = [max(2 ** math.floor(math.log2(n)) / 8, 1) for n in lengths]
     classes = np.array([n // step * step for n, step in zip(lengths, steps, strict=True)])
     quarters: dict[int, list[Flags]] = {}

@@ -1,6 +1,6 @@
-"""The oracle of general rules: what stages do to raw arrays, token by token, in plain Python and numpy float64.
+"""Independent reference for rules of stages: applies stages to raw arrays, token by token, in Python and float64.
 
-It is written from the definitions alone and uses nothing of the package.
+It follows the written definitions and imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Token:
 
     @property
     def fate(self) -> str:
-        """The one class that it is in."""
+        """Class of the token; each token has exactly one."""
         if self.vetoed and (self.dropped or self.zeroed):
             return "vetoed"
         for name, member in (
@@ -101,7 +101,7 @@ def tokens_of(*batches: Batch) -> list[list[Token]]:
 
 
 def statistic(name: str, token: Token, clamp: float) -> float:
-    """A token's statistic, of its clamped log-ratio."""
+    """Statistic of a token, computed from its clamped log-ratio."""
     l = min(max(token.l, -clamp), clamp)  # noqa: E741
     p, q = math.exp(token.train), math.exp(token.rollout)
     if name == "binary_kl":
@@ -166,7 +166,7 @@ def hits(stage: PlainStage, row: Sequence[Token], clamp: float) -> list[str]:
 
 
 def weigh(rule: PlainRule, row: Sequence[Token]) -> list[list[str]]:
-    """Sends a row through the rule; what each stage finds of each token, by stage."""
+    """Applies the rule to a row; returns the side that each token crossed, by stage."""
     clamp = math.inf if rule.log_clamp is None else rule.log_clamp
     for token in row:
         group = [token]
@@ -205,7 +205,7 @@ def weigh(rule: PlainRule, row: Sequence[Token]) -> list[list[str]]:
 
 
 def account(rule: PlainRule, *batches: Batch) -> dict[str, float]:
-    """Every statistic that stages have a part in, by full key."""
+    """Every statistic that depends on stages, by full key."""
     rows = tokens_of(*batches)
     found = [weigh(rule, row) for row in rows]
     tokens = [token for row in rows for token in row]

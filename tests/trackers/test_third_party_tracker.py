@@ -36,7 +36,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources))}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    assert "said once" not in done.stderr, done.stderr[-3000:]
+    assert "reported once" not in done.stderr, done.stderr[-3000:]
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Event: that a finding of the diagnosis appeared, became worse or went while a run goes on."""
+"""Event: a finding of the diagnosis appeared, became worse or disappeared while a run goes on."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ if TYPE_CHECKING:
 
 
 Level = Literal["info", "warning", "error"]
-"""Info: nothing to do. Warning: the loss is touched. Error: what is trained on is not what it seems to be."""
+"""Info: nothing to do. Warning: the loss is affected. Error: the training data are not what they seem to be."""
 
 Confidence = Literal["low", "medium", "high"]
-"""High: the numbers leave one cause, or the config says so. Medium: they point to it. Low: something else may do it."""
+"""High: the numbers leave one cause, or the config states it. Medium: they point to it. Low: other causes may do it."""
 
 LEVELS: tuple[Level, ...] = ("info", "warning", "error")
 
 Status = Literal["appeared", "worse", "gone"]
-"""Worse: its level rose, or an error became certain."""
+"""Worse: the level rose, or an error became certain."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One piece of news about one finding.
+    """One change of one finding.
 
     Attributes:
-        name: the cause's.
-        status: what happened.
-        level: how grave the finding is, or was if it went.
-        confidence: how sure it is.
+        name: the cause's name.
+        status: the kind of change.
+        level: level of the finding; for one that is gone, its last level.
+        confidence: confidence of the finding.
         meaning: the cause in one line.
-        evidence: the numbers, in words; for one that went, what it was.
+        evidence: the numbers, in words; for a finding that is gone, its last evidence.
         remedy: what to do about it.
-        step: of the newest window that was looked at; 0 before the first.
+        step: step of the newest window that was diagnosed; 0 before the first.
         time: seconds since the epoch.
-        warnings: findings at this level that are open after it.
-        errors: the same.
-        because: name of the finding that says the same, under which this was told already or is told from now on;
-            None if it is news. See :attr:`is_news`.
+        warnings: open findings of level ``warning`` after this event.
+        errors: open findings of level ``error`` after this event.
+        because: name of another finding that reports the same, earlier or from now on; None if there is none. See
+            :attr:`is_news`.
     """
 
     name: str
@@ -56,37 +56,41 @@ class Event:
 
     @property
     def is_news(self) -> bool:
-        """Whether a person should be told: nothing of it was said under another name."""
+        """Whether to notify a person: no other finding reports the same."""
         return self.because is None
 
     @property
     def is_certain(self) -> bool:
-        """Whether it is an error of high confidence, at which ``on_finding="stop"`` stops."""
+        """True for an error of high confidence, at which ``on_finding="stop"`` stops."""
         return self.status != "gone" and self.level == "error" and self.confidence == "high"
 
     @property
+    def summary(self) -> str:
+        """Name of the finding with its level and status."""
+        change = "gone" if self.status == "gone" else self.level + (", worse" if self.status == "worse" else "")
+        return f"{self.name} ({change})"
+
+    @property
     def title(self) -> str:
-        """A few words, shorter than 64 characters, which W&B asks for."""
-        what = "gone" if self.status == "gone" else self.level + (", worse" if self.status == "worse" else "")
-        return f"ratioscope: {self.name} ({what})"[:63]
+        """The summary with the product's name, shorter than 64 characters, as W&B asks for."""
+        return f"ratioscope: {self.summary}"[:63]
 
     @property
     def text(self) -> str:
-        """One paragraph: meaning, evidence, and what to do unless it is gone."""
-        where = f"Step {self.step}: " if self.step else "Before the first step: "
-        said = f"{where}{self.meaning}; {self.evidence} ({self.confidence} confidence)."
+        """One paragraph: meaning, evidence, and the remedy unless the finding is gone."""
+        when = f"Step {self.step}: " if self.step else "Before the first step: "
         if self.status == "gone":
-            return f"{where}{self.meaning} no longer shows. It was: {self.evidence}."
-        return f"{said} {self.remedy}"
+            return f"{when}{self.meaning} no longer shows. It was: {self.evidence}."
+        return f"{when}{self.meaning}; {self.evidence} ({self.confidence} confidence). {self.remedy}"
 
     @property
     def line(self) -> str:
         """A line for a list of events."""
-        follows = "" if self.because is None else f", as {self.because} says"
-        return f"finding {self.name}: {self.status}{follows}, {self.level}, {self.evidence}"
+        reference = "" if self.because is None else f", as {self.because} says"
+        return f"finding {self.name}: {self.status}{reference}, {self.level}, {self.evidence}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Returns plain JSON."""
         return asdict(self)
 
     @classmethod

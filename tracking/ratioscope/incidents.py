@@ -1,4 +1,8 @@
-"""What went wrong in flight: each kind said once, all of them counted, none of them raised."""
+"""Incidents: failures during a run, each kind logged once, all counted, none raised.
+
+Every module of ratioscope and of its integrations logs through ``log``, whose messages begin with ``ratioscope:``:
+Python's default handler prints the message alone, without the logger's name. No message writes the prefix itself.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,26 @@ import logging
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, MutableMapping
 
-logger = logging.getLogger("ratioscope")
+
+class _Prefixed(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return f"{self.logger.name}: {msg}", kwargs
+
+
+log = _Prefixed(logging.getLogger("ratioscope"))
+"""The package's only logger."""
 
 
 class Incidents:
     """Counts incidents by kind and logs the first of each kind as a warning. Safe under threads.
 
     Attributes:
-        counts: how often each kind happened.
+        counts: number of incidents of each kind.
     """
 
     def __init__(self) -> None:
@@ -26,18 +37,22 @@ class Incidents:
         self._lock = threading.Lock()
 
     def report(self, kind: str, message: str) -> None:
-        """Counts the kind; logs the message if it is the first of its kind."""
+        """Counts an incident, and logs the message if it is the first of its kind."""
         with self._lock:
             self.counts[kind] += 1
-            first = self.counts[kind] == 1
-        if first:
-            logger.warning("ratioscope: %s (said once; training goes on)", message)
+            is_first = self.counts[kind] == 1
+        if is_first:
+            log.warning("%s (reported once; training continues)", message)
 
     @contextmanager
-    def guard(self, what: str) -> Iterator[None]:
-        """Turns an exception of the block into an incident. Interrupts pass."""
+    def guard(self, action: str) -> Iterator[None]:
+        """Turns an exception of the block into an incident. Interrupts pass.
+
+        Args:
+            action: names what the block does, in the incident's kind and message.
+        """
         try:
             yield
-        except Exception as error:  # the first promise: nothing of ours ends a run
-            kind = f"{what}: {type(error).__name__}"
-            self.report(kind, f"{what} failed: {type(error).__name__}: {error}")
+        except Exception as error:  # a failure of ratioscope never ends a run
+            name = type(error).__name__
+            self.report(f"{action}: {name}", f"{action} failed: {name}: {error}")

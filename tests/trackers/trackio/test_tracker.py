@@ -37,7 +37,7 @@ def call(*command: str | Path, folder: Path, code: int = 0, **more: str) -> str:
     )
     assert done.returncode == code, done.stderr[-3000:]
     if code == 0:
-        assert "said once" not in done.stderr, done.stderr[-3000:]
+        assert "reported once" not in done.stderr, done.stderr[-3000:]
     return done.stdout
 
 

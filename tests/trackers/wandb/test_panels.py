@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import ratioscope as rs
-from ratioscope.metrics import catalogue
 from ratioscope.cli.main import main
+from ratioscope.metrics import catalogue
 from ratioscope.trackers.registry import names
 from ratioscope.trackers.rows import SHOWN
 from ratioscope_integrations.trackers.wandb import panels as panels

@@ -15,13 +15,13 @@ import torch
 
 import ratioscope as rs
 from ratioscope.metrics import catalogue
-from ratioscope.state.histogram import Bins
 from ratioscope.runs.history import History
+from ratioscope.state.histogram import Bins
 from ratioscope.trackers.base import RunContext, Tracker
 from ratioscope_integrations.trackers.wandb import tracker as module
-from ratioscope_integrations.trackers.wandb.tracker import WandbTracker
 from ratioscope_integrations.trackers.wandb.summaries import SUMMARIES
 from ratioscope_integrations.trackers.wandb.tables import COLUMNS, Ending, table_rows
+from ratioscope_integrations.trackers.wandb.tracker import WandbTracker
 from tests.support.faults import WandbServer, wandb_online
 from tests.support.readback import read_wandb
 from tests.support.tracker_rows import CONFIG, FRACTION, TOKENS, make_row, normal_bins

@@ -40,7 +40,9 @@ def train(trainer: Any, caplog: pytest.LogCaptureFixture) -> tuple[list[rs.Recor
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
         trainer.train()
     said = [record.getMessage() for record in caplog.records if record.name == "ratioscope"]
-    return [row.record for row in tracker.rows], [text for text in said if "said once" in text and "T != 1" not in text]
+    return [row.record for row in tracker.rows], [
+        text for text in said if "reported once" in text and "T != 1" not in text
+    ]
 
 
 def logged(trainer: Any, key: str = f"{RAW}/mean") -> list[float]:
@@ -185,7 +187,7 @@ def test_a_queue_without_rollout_log_probabilities_is_told_once(
         RatioscopeCallback(trainer, report_to=[rs.MemoryTracker()])
         for _ in range(2):
             trainer.compute_loss(model, {"x": torch.ones(1, 1)})
-    (said,) = [text for text in caplog.messages if "said once" in text]
+    (said,) = [text for text in caplog.messages if "reported once" in text]
     assert "SimpleNamespace computes no vLLM importance ratio; there is nothing to record" in said
 
 

@@ -35,7 +35,7 @@ def train(scenario: str, folder: Path, **environment: str) -> list[float]:
     command = [sys.executable, str(ROOT / "tests" / "support" / "tracker_scenarios.py"), scenario, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=kept, cwd=folder, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "said once" not in done.stderr, done.stderr[-3000:]
+    assert "reported once" not in done.stderr, done.stderr[-3000:]
     logged: list[float] = json.loads((folder / "logged.json").read_text())
     return logged
 

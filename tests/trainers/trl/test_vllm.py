@@ -78,7 +78,9 @@ def launch(folder: Path, mode: str, *, processes: int = 1, report_to: str = "mlf
         done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=900)
     text = (folder / "log.txt").read_text()
     assert done.returncode == 0, text[-4000:]
-    assert "(said once; training goes on)" not in text, [line for line in text.splitlines() if "said once" in line]
+    assert "(reported once; training continues)" not in text, [
+        line for line in text.splitlines() if "reported once" in line
+    ]
     batches = [
         [dict(np.load(path)) for path in sorted((folder / "batches").glob(f"rank{rank}-*.npz"))]
         for rank in range(processes)

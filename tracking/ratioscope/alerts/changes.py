@@ -1,13 +1,15 @@
-"""News: from one diagnosis after the other to what is new in them.
+"""FindingChanges: compares one diagnosis with the earlier ones and reports what changed.
 
-A finding above ``info`` is told once. One that is not certain must show in two looks in a row first, and must be
-absent from two in a row before it is said to be gone; each time it went, twice as many, so that noise does not flap.
+A finding above ``info`` is reported once. One that is not certain must show in two consecutive diagnoses before it is
+reported, and be missing from two before it is reported as gone. The required number doubles with every disappearance
+(hysteresis against flapping).
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis import settings
@@ -15,133 +17,168 @@ from ratioscope.diagnosis.causes import CAUSES
 from ratioscope.event import LEVELS, Event
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ratioscope.diagnosis.findings import Diagnosis, Finding
     from ratioscope.event import Level, Status
 
-LOOKS = 2
-"""Looks in a row that decide."""
+CONFIRMATIONS = 2
+"""Consecutive diagnoses needed to report or clear a finding."""
 
 _EXPLAINS = {cause.name: cause.explains for cause in CAUSES}
 _SETTINGS = frozenset(cause.name for cause in CAUSES if cause.check.__module__ == settings.__name__)
-"""Findings that the config alone gives, and that what the numbers say later only confirms."""
+"""Findings read from the config alone; numbers that show the same later only confirm them."""
+_CERTAIN = len(LEVELS)
+"""Severity of an error of high confidence, which needs no confirmation."""
+
+
+class State(Enum):
+    """State of one finding between two diagnoses.
+
+    Attributes:
+        CLOSED: not reported, and not shown by the newest diagnosis.
+        APPEARING: shown, and not confirmed often enough to be reported.
+        OPEN: reported.
+        WORSENING: reported, and shown with a higher severity that is not confirmed yet.
+        FADING: reported, and no longer shown, which is not confirmed yet.
+    """
+
+    CLOSED = auto()
+    APPEARING = auto()
+    OPEN = auto()
+    WORSENING = auto()
+    FADING = auto()
 
 
 @dataclass
-class _Known:
-    """What is known of one finding.
+class _Tracked:
+    """History of one finding.
 
     Attributes:
-        finding: as it was last seen above info.
-        told: how grave it was when it was last told; 0 if it is not open.
-        seen: looks in a row that it was graver than told.
-        absent: looks in a row that it did not show.
-        gone: how often it went.
+        finding: as the newest diagnosis above info shows it.
+        state: its state.
+        severity: the severity that was reported; 0 while none is.
+        confirmations: consecutive diagnoses that put the finding into its state.
+        required: confirmations after which a change is reported.
     """
 
     finding: Finding
-    told: int = 0
-    seen: int = 0
-    absent: int = 0
-    gone: int = 0
+    state: State = State.CLOSED
+    severity: int = 0
+    confirmations: int = 0
+    required: int = CONFIRMATIONS
 
     @property
-    def patience(self) -> int:
-        return int(LOOKS * 2 ** min(self.gone, 16))
+    def is_open(self) -> bool:
+        return self.severity > 0
+
+    def is_confirmed(self, state: State) -> bool:
+        """Counts one more diagnosis for a state, and returns whether they are enough for a report."""
+        self.confirmations = self.confirmations + 1 if self.state is state else 1
+        self.state = state
+        return self.confirmations >= self.required
+
+    def settle(self, severity: int) -> None:
+        """Ends a transition at the reported severity."""
+        self.severity, self.confirmations = severity, 0
+        self.state = State.OPEN if severity else State.CLOSED
 
 
-class News:
-    """Tells the new from the known.
+class FindingChanges:
+    """Turns a series of diagnoses into events.
 
     Attributes:
-        open_counts: open findings by level; None before the first look at windows, unless the config had one.
+        open_counts: open findings by level; None before the first diagnosis of windows, unless the config gave one.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._tracked: dict[str, _Tracked] = {}
         self.open_counts: dict[Level, int] | None = None
 
-    def before(self, diagnosis: Diagnosis) -> list[Event]:
-        """What the config alone says with high confidence, unless numbers of an earlier part of the run said it."""
-        shown = {name for cause in self._known if self._is_open(cause) for name in _EXPLAINS[cause]}
-        sure = [each for each in diagnosis.findings if each.confidence == "high" and each.name not in shown]
-        events = self._appear(sure, step=0, at_once=True)
+    def from_config(self, diagnosis: Diagnosis) -> list[Event]:
+        """Events of a run without windows: findings of high confidence that no open finding explains."""
+        explained = {name for cause in self._tracked if self._is_open(cause) for name in _EXPLAINS[cause]}
+        certain = [item for item in diagnosis.findings if item.confidence == "high" and item.name not in explained]
+        events = self._appear(certain, step=0, is_last=True)
         if events:
             self._count()
-        return self._numbered(events)
+        return self._with_counts(events)
 
-    def after(self, diagnosis: Diagnosis, *, last: bool = False) -> list[Event]:
-        """What a look at the windows says that no earlier one did.
+    def update(self, diagnosis: Diagnosis, *, is_last: bool = False) -> list[Event]:
+        """Events of one more diagnosis.
 
         Args:
             diagnosis: of all windows so far.
-            last: that no look follows, so that a second one cannot be waited for.
+            is_last: True if no diagnosis follows that could confirm a change, which is then reported at once.
         """
         step = 0 if diagnosis.steps is None else diagnosis.steps[1]
-        events = self._appear(diagnosis.findings, step=step, at_once=last)
-        events += self._vanish(diagnosis, step=step, at_once=last)
+        events = self._appear(diagnosis.findings, step=step, is_last=is_last)
+        events += self._disappear(diagnosis, step=step, is_last=is_last)
         self._count()
-        return self._numbered(events)
+        return self._with_counts(events)
 
-    def _appear(self, findings: tuple[Finding, ...] | list[Finding], *, step: int, at_once: bool) -> list[Event]:
+    def _appear(self, findings: Iterable[Finding], *, step: int, is_last: bool) -> list[Event]:
+        """Events of findings that are new or worse."""
         events = []
         for finding in findings:
-            gravity = _gravity(finding)
-            if not gravity:
+            severity = _severity(finding)
+            if not severity:
                 continue
-            known = self._known.setdefault(finding.name, _Known(finding))
-            known.finding, known.absent = finding, 0
-            known.seen = known.seen + 1 if gravity > known.told else 0
-            if gravity <= known.told or not (at_once or gravity == _CERTAIN or known.seen >= known.patience):
+            tracked = self._tracked.setdefault(finding.name, _Tracked(finding))
+            tracked.finding = finding
+            if severity <= tracked.severity:
+                tracked.settle(tracked.severity)
                 continue
-            said_as = self._said_as(finding.name, gravity) if not known.told else None
-            events.append(_event(finding, "worse" if known.told else "appeared", step, said_as))
-            known.told, known.seen = gravity, 0
+            status: Status = "worse" if tracked.is_open else "appeared"
+            is_confirmed = tracked.is_confirmed(State.WORSENING if tracked.is_open else State.APPEARING)
+            if is_confirmed or is_last or severity == _CERTAIN:
+                because = None if tracked.is_open else self._setting_reported_as(finding.name, severity)
+                events.append(_event(finding, status, step, because))
+                tracked.settle(severity)
         return events
 
-    def _vanish(self, diagnosis: Diagnosis, *, step: int, at_once: bool) -> list[Event]:
-        """What shows no longer. A check that could not be made says nothing."""
+    def _disappear(self, diagnosis: Diagnosis, *, step: int, is_last: bool) -> list[Event]:
+        """Events of findings that are gone. A check that could not be made changes nothing."""
         events = []
-        above = {finding.name for finding in diagnosis.findings if finding.level != "info"}
-        unclear = {item.name for item in diagnosis.not_checked}
-        for name, known in self._known.items():
-            if name in above:
+        shown = {finding.name for finding in diagnosis.findings if finding.level != "info"}
+        not_checked = {item.name for item in diagnosis.not_checked}
+        for name, tracked in self._tracked.items():
+            if name in shown:
                 continue
-            known.seen = 0
-            if not known.told or name in unclear:
+            if tracked.state in (State.APPEARING, State.WORSENING):
+                tracked.settle(tracked.severity)
+            if not tracked.is_open or name in not_checked:
                 continue
-            known.absent += 1
-            cause = next((other for other in above if name in _EXPLAINS[other] and self._is_open(other)), None)
+            is_gone = tracked.is_confirmed(State.FADING) or is_last
+            because = None
             if name in diagnosis.explained:
-                if cause is None:  # what explains it is not told yet
-                    continue
-            elif not at_once and known.absent < known.patience:
-                continue
-            events.append(_event(known.finding, "gone", step, cause if name in diagnosis.explained else None))
-            known.told, known.absent = 0, 0
-            known.gone += name not in diagnosis.explained
+                because = next((other for other in shown if name in _EXPLAINS[other] and self._is_open(other)), None)
+                is_gone = because is not None  # else the explaining finding is not reported yet
+            if is_gone:
+                events.append(_event(tracked.finding, "gone", step, because))
+                tracked.settle(0)
+                if because is None:
+                    tracked.required *= 2
         return events
 
-    def _said_as(self, name: str, gravity: int) -> str | None:
-        """The open finding of a setting that this one explains, if that was told at least as gravely."""
-        kin = ((other, self._known.get(other)) for other in _EXPLAINS[name] if other in _SETTINGS)
-        return next((other for other, known in kin if known is not None and known.told >= gravity), None)
+    def _setting_reported_as(self, name: str, severity: int) -> str | None:
+        """The open finding of a setting that this one explains, if it was reported at least as severe."""
+        candidates = ((other, self._tracked.get(other)) for other in _EXPLAINS[name] if other in _SETTINGS)
+        return next((other for other, tracked in candidates if tracked and tracked.severity >= severity), None)
 
     def _is_open(self, name: str) -> bool:
-        return name in self._known and self._known[name].told > 0
+        return name in self._tracked and self._tracked[name].is_open
 
     def _count(self) -> None:
-        levels = [known.finding.level for known in self._known.values() if known.told]
+        levels = [tracked.finding.level for tracked in self._tracked.values() if tracked.is_open]
         self.open_counts = {"warning": levels.count("warning"), "error": levels.count("error")}
 
-    def _numbered(self, events: list[Event]) -> list[Event]:
+    def _with_counts(self, events: list[Event]) -> list[Event]:
         counts = self.open_counts or {"warning": 0, "error": 0}
         return [replace(event, warnings=counts["warning"], errors=counts["error"]) for event in events]
 
 
-_CERTAIN = len(LEVELS)
-
-
-def _gravity(finding: Finding) -> int:
+def _severity(finding: Finding) -> int:
     """0 for info, 1 for a warning, 2 for an error, 3 for an error of high confidence."""
     return LEVELS.index(finding.level) + (finding.level == "error" and finding.confidence == "high")
 

@@ -1,4 +1,4 @@
-"""Reaction: what a run does about findings, if its user wants it to do anything."""
+"""Reaction: the user's action on findings, as ``on_finding`` chooses it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ratioscope.incidents import Incidents
 
 OnFinding = Literal["warn", "stop"] | Callable[[Event], object] | None
-"""None: nothing. ``"warn"``: a Python warning. ``"stop"``: training ends at an error of high confidence. A callable:
-it is given each event on the training thread of rank 0, and training ends if it returns True."""
+"""None: no action. ``"warn"``: a Python warning. ``"stop"``: training ends at an error of high confidence. A callable:
+called with each event on the training thread of rank 0; training ends if it returns True."""
 
 MOST_WAITING = 64
 """Events that may wait for the training thread."""
@@ -25,18 +25,18 @@ class FindingWarning(UserWarning):
 
 
 class Reaction:
-    """Reacts to events as ``on_finding`` says. Nothing of it raises.
+    """Acts on events as ``on_finding`` chooses. No method raises.
 
     Args:
-        on_finding: the user's wish.
+        on_finding: the user's choice.
         incidents: where failures are reported.
 
     Attributes:
-        wants_stop: whether training is to end. Rank 0 decides it; the others hear of it with the next window.
+        wants_stop: True once a finding requested a stop. Rank 0 decides; the next window carries it to all ranks.
 
     Raises:
-        ValueError: if it is none of the names.
-        TypeError: if it is neither a name nor a callable.
+        ValueError: if ``on_finding`` is another text.
+        TypeError: if it is neither a text nor a callable.
     """
 
     def __init__(self, on_finding: OnFinding, incidents: Incidents) -> None:
@@ -52,19 +52,19 @@ class Reaction:
         self._waiting: deque[Event] = deque(maxlen=MOST_WAITING)
         self.wants_stop = False
 
-    def hear(self, event: Event) -> None:
-        """Takes an event, from whatever thread."""
+    def on_event(self, event: Event) -> None:
+        """Queues an event, from any thread."""
         if self._on_finding is not None:
             self._waiting.append(event)
 
     def act(self) -> None:
-        """Reacts to what was heard, on the training thread."""
+        """Acts on the queued events, on the training thread."""
         while self._waiting:
             event = self._waiting.popleft()
             with self._incidents.guard("on_finding"):
-                self._react(event)
+                self._act_on(event)
 
-    def _react(self, event: Event) -> None:
+    def _act_on(self, event: Event) -> None:
         if callable(self._on_finding):
             self.wants_stop |= self._on_finding(event) is True
         elif self._on_finding == "stop":

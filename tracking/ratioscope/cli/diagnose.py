@@ -123,7 +123,7 @@ def _told(events: Sequence[Event]) -> Iterator[Text]:
     from rich.text import Text
 
     if events:
-        yield Text("Told while it ran:", "bold")
+        yield Text("Reported during the run:", "bold")
     for event in events:
         follows = "" if event.because is None else f" (see {event.because})"
         yield Text(f"  step {event.step}: {event.name} {event.status}, {event.level}{follows}", "dim")

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.cli.ranges import Steps, parse_steps
-from ratioscope.sweep.grid import parse_bounds
+from ratioscope.sweep.grid import geomspace, parse_bounds
 
 if TYPE_CHECKING:
     import argparse
@@ -125,7 +125,7 @@ def _rules(arguments: argparse.Namespace, own: Correction | None) -> dict[str, l
         like = own if own is not None and own.level == mode.partition("_")[0] else None
         lowers, uppers = arguments.clip_min, arguments.clip_max
         if uppers is None:
-            uppers = parse_bounds(CAPS, arguments.points) if lowers is None else [like.upper if like else None]
+            uppers = [*geomspace(*CAPS, arguments.points)] if lowers is None else [like.upper if like else None]
         if lowers is None:
             lowers = [like.lower if like else None]
         rules[mode] = grid(mode, lowers=lowers, uppers=uppers, own=own)

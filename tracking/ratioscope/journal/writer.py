@@ -9,6 +9,7 @@ The schema is described in ``docs/reference/journal.md``.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -19,11 +20,13 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
+from filelock import FileLock, Timeout
+
 from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, migrate
 from ratioscope.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 FEW = 8
 """Rows up to which one statement inserts them all: each further one may wait for the interpreter lock."""
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+"""Errors of a file system without locks. SQLite's own locks then still keep the file whole."""
 
 
 class Journal:
@@ -58,7 +63,7 @@ class Journal:
         self.path = folder / FILE
         self._pid = os.getpid()
         self._mutex = threading.Lock()
-        self._unlock = _lock(folder / f"{FILE}.lock")
+        self._lock = _lock(folder / f"{FILE}.lock")
         try:
             self._connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -70,7 +75,7 @@ class Journal:
         except BaseException:
             with suppress(AttributeError):
                 self._connection.close()
-            self._unlock()
+            self._lock.release()
             raise
 
     def append(self, record: Record) -> int:
@@ -131,7 +136,7 @@ class Journal:
         if os.getpid() == self._pid:
             with self._mutex:
                 self._connection.close()
-                self._unlock()
+                self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -171,36 +176,28 @@ def _check_folder(folder: Path) -> None:
         raise JournalError(msg)
 
 
-def _lock(path: Path) -> Callable[[], None]:
-    """Takes the right to write, which the system gives back when the process ends, however it ends.
+def _lock(path: Path) -> FileLock:
+    """Takes the right to write. The system gives it back when the process ends, however it ends.
 
     Raises:
         JournalError: if another process has it.
+        OSError: if the file cannot be opened, or is a symbolic link.
     """
+    # Any thread may close the journal. A forked worker drops its copy of the lock by itself, so that it does not hold
+    # the lock on after its parent was killed.
+    lock = FileLock(path, thread_local=False)
     try:
-        import fcntl
-    except ImportError:  # Windows: SQLite's own locks still keep the file whole
-        return lambda: None
-    held = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)]
-
-    def release() -> None:
-        while held:
-            os.close(held.pop())
-
-    try:
-        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        release()
+        lock.acquire(blocking=False)
+    except Timeout as error:
         msg = (
             f"another process writes {path.parent}; give each run an output directory of its own, "
             "and deliver from a journal when its training has ended"
         )
         raise JournalError(msg) from error
-    except OSError:  # a file system without locks
-        pass
-    # A worker that was forked would hold the lock on for as long as it lives, also when its parent was killed.
-    os.register_at_fork(after_in_child=release)
-    return release
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return lock
 
 
 def _dump(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Merging summaries over ranks: two collectives of fixed size and one copy to the host.
+"""Merges summaries over ranks: two collectives of fixed size and one copy to the host.
 
-First every rank gathers what each has of maxima and of the tables of what is largest, which no reduction can merge,
-and picks the largest itself. Then sums, brought to those maxima, and counts are added up.
+The first gathers from every rank its maxima and its tables of largest values, which no reduction can merge; each rank
+picks the largest itself. The second adds up the counts, and the sums after they were rescaled to the common maxima.
 """
 
 from __future__ import annotations
@@ -24,46 +24,48 @@ if TYPE_CHECKING:
 def all_merge(
     summary: RatioSummary, *, group: dist.ProcessGroup | None = None, flag: bool = False
 ) -> tuple[HostSummary, bool]:
-    """The summary of all ranks, on the host of every rank, and whether any of them raised its flag.
+    """Returns the summary of all ranks, on the host of every rank, and the OR of all flags.
 
-    Every rank of the group must call it, also one that has nothing: it passes an empty summary. What is sent depends
+    Every rank of the group must call it; a rank without data passes an empty summary. The size of the messages depends
     neither on the data nor on the correction.
 
     Args:
         summary: this rank's.
         group: the process group; None for the default one. Without ``torch.distributed`` there is one rank.
-        flag: what this rank has to say to all others beside; it travels with the maxima.
+        flag: a boolean that is OR-reduced over ranks in the same collective.
     """
     packed = summary.pack()
-    said = packed.new_full((1,), float(flag))
+    any_flag = packed.new_full((1,), float(flag))
     if world_size(group) > 1:
         device = _transport_device(packed.device, group)
-        packed, said = packed.to(device), said.to(device)
-        mine, rest, top = packed.split([len(MAXIMA), len(packed) - len(MAXIMA) - TOP_SIZE, TOP_SIZE])
-        every = _gather(torch.cat([mine, said, Top.unpack(top).on_rank(dist.get_rank()).pack()]), group)
-        maxima, said = every[:, : len(MAXIMA) + 1].amax(dim=0).split([len(MAXIMA), 1])
-        largest = Top.largest(every[:, len(MAXIMA) + 1 :])
-        rest = torch.cat([rescale(rest[: len(SUMS)], mine, maxima), rest[len(SUMS) :]])
+        packed, any_flag = packed.to(device), any_flag.to(device)
+        own_maxima, rest, top = packed.split([len(MAXIMA), len(packed) - len(MAXIMA) - TOP_SIZE, TOP_SIZE])
+        all_ranks = _gather(torch.cat([own_maxima, any_flag, Top.unpack(top).on_rank(dist.get_rank()).pack()]), group)
+        # The flag is 0 or 1, so its maximum over ranks is the OR.
+        maxima, any_flag = all_ranks[:, : len(MAXIMA) + 1].amax(dim=0).split([len(MAXIMA), 1])
+        largest = Top.largest(all_ranks[:, len(MAXIMA) + 1 :])
+        # Sums of exponentials are relative to their rank's maximum; only relative to one maximum do they add up.
+        rest = torch.cat([rescale(rest[: len(SUMS)], own_maxima, maxima), rest[len(SUMS) :]])
         dist.all_reduce(rest, op=dist.ReduceOp.SUM, group=group)
         packed = torch.cat([maxima, rest, largest.pack()])
-    host = torch.cat([packed, said]).cpu().numpy()
+    host = torch.cat([packed, any_flag]).cpu().numpy()
     return HostSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
 
 
-def _gather(mine: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """``(ranks, N)``: the ``(N,)`` of every rank, in the order of ranks."""
-    every = mine.new_empty((world_size(group), len(mine)))
-    dist.all_gather(list(every), mine, group=group)
-    return every
+def _gather(own: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+    """Gathers an ``(N,)`` vector of every rank into ``(ranks, N)``, in the order of ranks."""
+    all_ranks = own.new_empty((world_size(group), len(own)))
+    dist.all_gather(list(all_ranks), own, group=group)
+    return all_ranks
 
 
 def world_size(group: dist.ProcessGroup | None = None) -> int:
-    """Number of ranks, 1 without ``torch.distributed``."""
+    """Returns the number of ranks, 1 without ``torch.distributed``."""
     return dist.get_world_size(group) if _initialized() else 1
 
 
 def is_main_rank() -> bool:
-    """True on the world's rank 0, which alone may touch a tracker."""
+    """True on rank 0 of the world, the only one that may use a tracker."""
     return dist.get_rank() == 0 if _initialized() else int(os.environ.get("RANK", "0")) == 0
 
 
@@ -72,7 +74,7 @@ def _initialized() -> bool:
 
 
 def _transport_device(device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group can reduce: a rank that observed nothing holds its empty summary on the CPU."""
+    """Returns a device on which the group can reduce; a rank without data holds its empty summary on the CPU."""
     backend = str(dist.get_backend(group))
     if "gloo" in backend or "mpi" in backend:
         return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Recorder: observe, merge, record, report."""
+"""Recorder: observes batches, merges windows over ranks, stores records and sends them to trackers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ratioscope.alerts.changes import News
+from ratioscope.alerts.changes import FindingChanges
 from ratioscope.alerts.reaction import OnFinding, Reaction
 from ratioscope.config.snapshot import snapshot
 from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.record import Record
-from ratioscope.recording.accelerate import Host
+from ratioscope.recording.accelerate import AcceleratorHost
 from ratioscope.recording.observer import Observer
-from ratioscope.recording.output import Output
+from ratioscope.recording.output import Output, RunSetup
 from ratioscope.recording.ranks import is_main_rank
-from ratioscope.recording.token_texts import Decode, TokenTexts
+from ratioscope.recording.token_texts import Decode, token_texts
 from ratioscope.summary.host import HostSummary
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.registry import ReportTo, resolve
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Observer):
-    """Records a correction step of your own training loop.
+    """Records the correction step of a training loop.
 
     Every rank has one and makes the same calls; only rank 0 talks to trackers.
 
@@ -49,30 +49,32 @@ class Recorder(Observer):
             either, ``"all"`` or ``"none"``; None for those of the accelerator, or none. A run that is live in the
             process is attached to and never finished; where none is live, one is opened and closed.
         correction: the rule; None to watch raw ratios only.
-        config: what else is to be kept beside the run. Secrets are redacted.
-        output_dir: where the journal and runs of our own keep their files; None for no journal.
-        run_name: name of a run of our own.
+        config: further settings to keep beside the run. Secrets are redacted.
+        output_dir: folder of the journal and of runs that the recorder opens; None for no journal.
+        run_name: name of a run that the recorder opens.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
-        close_timeout: seconds that ``close`` waits for what trackers have not received yet; the journal keeps it.
-        decode: a tokenizer, or a function from a list of ids to text, with which rank 0 adds to each record the texts
-            of its worst tokens and their neighbours; they go to the journal and to trackers. None to keep ids only.
+        close_timeout: seconds that ``close`` waits for trackers to receive the remaining records; the journal keeps
+            them.
+        decode: a fast tokenizer, or a function from a list of ids to text, with which rank 0 adds to each record the
+            texts of its worst tokens and their neighbours; they go to the journal and to trackers. None to keep ids
+            only.
         group: process group to merge over; None for the accelerator's, or the default one.
         accelerator: an ``accelerate.Accelerator`` whose ranks are merged, and whose ``log_with`` trackers' runs are
             attached to and never finished.
-        on_finding: what the run does about what the diagnosis finds meanwhile: None for nothing, ``"warn"``, ``"stop"``
-            or a callable of one event, as in :mod:`ratioscope.alerts.reaction`.
+        on_finding: the run's reaction to findings of the diagnosis: None for nothing, ``"warn"``, ``"stop"`` or a
+            callable of one event, as in :mod:`ratioscope.alerts.reaction`.
 
     Attributes:
-        incidents: what went wrong in flight, counted by kind.
+        incidents: failures during the run, counted by kind.
         correction: the rule.
 
     Raises:
         ValueError: if a tracker's name, the detail or ``on_finding`` is unknown.
         ImportError: if a named tracker's package is missing.
-        TypeError: if ``decode`` cannot decode, or the accelerator is none.
+        TypeError: if ``decode`` cannot decode, or the accelerator is not one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public keyword-only settings
         self,
         *,
         report_to: ReportTo = None,
@@ -88,18 +90,21 @@ class Recorder(Observer):
         on_finding: OnFinding = None,
     ) -> None:
         keys(detail)
-        self._host = Host(accelerator)
-        self.incidents = Incidents()
-        self._texts = None if decode is None else TokenTexts(decode, self.incidents)
-        self._reaction = Reaction(on_finding, self.incidents)
-        self._news = News()
+        self._host = AcceleratorHost(accelerator)
         super().__init__(correction, group=self._host.group(group))
-        self._trackers = resolve(self._host.report_to(report_to))
-        self._output_dir = None if output_dir is None else Path(output_dir)
-        self._run_name = run_name
-        self._detail = detail
-        self._close_timeout = close_timeout
+        self.incidents = Incidents()
         self._config = config
+        self._reaction = Reaction(on_finding, self.incidents)
+        self._changes = FindingChanges()
+        self._setup = RunSetup(
+            trackers=resolve(self._host.report_to(report_to)),
+            run=RunContext(output_dir=None if output_dir is None else Path(output_dir), run_name=run_name),
+            incidents=self.incidents,
+            on_event=self._reaction.on_event,
+            detail=detail,
+            close_timeout=close_timeout,
+            texts=token_texts(decode, self.incidents),
+        )
         self._output: Output | None = None
         self._merge_s = 0.0
 
@@ -110,8 +115,8 @@ class Recorder(Observer):
 
     @property
     def tracker_names(self) -> list[str]:
-        """Names of the trackers that it reports to."""
-        return [tracker.name for tracker in self._trackers]
+        """Names of the trackers that receive records."""
+        return [tracker.name for tracker in self._setup.trackers]
 
     def open(
         self,
@@ -119,55 +124,54 @@ class Recorder(Observer):
         reporters: Mapping[str, object] | None = None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         restored_step: int | None = None,
-        said: Container[str] = (),
-        hosts: Mapping[str, Callable[[], object | None]] | None = None,
+        already_logged: Container[str] = (),
+        live_runs: Mapping[str, Callable[[], object | None]] | None = None,
     ) -> None:
-        """Opens journal and trackers; done by itself at the first flush of an own loop. Does nothing off rank 0.
+        """Opens journal and trackers; the first flush does so if nobody called it. Does nothing off rank 0.
 
         Args:
             reporters: the trainer's own callbacks by tracker name, whose runs are attached to.
             sections: further sections of the run config.
             restored_step: the step of the checkpoint that this process continues from; 0 for a start from scratch.
                 Later records of earlier attempts in the same output directory are superseded.
-            said: findings of the config that need no further warning in the log.
-            hosts: by tracker name, what asks another framework for the run that it has opened there, to which it logs
-                at the same steps; None as long as there is none.
+            already_logged: config findings that the trainer integration has logged.
+            live_runs: by tracker name, a function that returns the run that another framework has opened there and
+                logs to at the same steps; None as long as there is none.
         """
         if not is_main_rank():
             return
         if self._output is None:
             with self.incidents.guard("run config"):
-                own = {"detail": self._detail} | ({} if self._run_name is None else {"run_name": self._run_name})
-                given = self._host.sections() | dict(sections or {})
-                own |= given.pop("recorder", {})
-                config = snapshot(self.correction, self._config, recorder=own, **given)
                 self._output = Output(
-                    self._trackers,
-                    RunContext(config=config, output_dir=self._output_dir, run_name=self._run_name),
-                    incidents=self.incidents,
-                    detail=self._detail,
-                    close_timeout=self._close_timeout,
-                    reporters=reporters,
-                    hosts={**self._host.runs(), **(hosts or {})},
-                    restored_step=restored_step,
-                    texts=self._texts,
-                    hear=self._reaction.hear,
-                    news=self._news,
-                    said=said,
+                    replace(
+                        self._setup,
+                        run=replace(self._setup.run, config=self._run_config(sections)),
+                        changes=self._changes,
+                        reporters=reporters or {},
+                        live_runs={**self._host.runs(), **(live_runs or {})},
+                        restored_step=restored_step,
+                        already_logged=already_logged,
+                    )
                 )
                 atexit.register(self.close)
         if self._output is not None:
             self._output.open()
 
+    def _run_config(self, sections: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+        setup, sections = self._setup, self._host.sections() | dict(sections or {})
+        own = {"detail": setup.detail} | ({} if setup.run.run_name is None else {"run_name": setup.run.run_name})
+        own |= sections.pop("recorder", {})
+        return snapshot(self.correction, self._config, recorder=own, **sections)
+
     @property
     def should_stop(self) -> bool:
-        """Whether training is to end because of a finding; the same on every rank from the same ``flush`` on."""
+        """True once a finding requested a stop; identical on all ranks after :meth:`flush`."""
         return self._windows.stop
 
     def start_anew(self) -> None:
-        """Forgets what was found and that training was to end, for another training; on every rank."""
+        """Forgets reported findings and the requested stop, for another training; call it on every rank."""
         self._windows.stop = self._reaction.wants_stop = False
-        self._news = News()
+        self._changes = FindingChanges()
 
     def flush(self, *, step: int, split: str = "train") -> Record | None:
         """Closes the window: merges it over ranks and sends it to the trackers. Never raises.
@@ -186,7 +190,7 @@ class Recorder(Observer):
         return None if record is None else self.write(record)
 
     def merge(self, *, step: int, split: str = "train") -> Record | None:
-        """The first half of :meth:`flush`: closes the window and merges it, without telling a tracker."""
+        """Closes the window and merges it over ranks: the first half of :meth:`flush`."""
         start = time.perf_counter()
         self._reaction.act()
         with self.incidents.guard("merging ranks"):
@@ -198,10 +202,10 @@ class Recorder(Observer):
         return None
 
     def relay(self, logs: Mapping[str, Any], *, step: int, split: str = "train", record: Record | None = None) -> None:
-        """Keeps and sends a trainer's own log, together with the window's record if there is one. Never raises.
+        """Stores and sends a trainer's own log, together with the window's record if there is one. Never raises.
 
         Args:
-            logs: the trainer's log; what is no finite number is left out.
+            logs: the trainer's log; entries that are no finite number are left out.
             step: the trainer's global step.
             split: ``"train"`` or ``"eval"``.
             record: the window's record.
@@ -214,20 +218,21 @@ class Recorder(Observer):
             self.write(replace(record, logs=finite))
 
     def write(self, record: Record) -> Record:
-        """The second half of :meth:`flush`: keeps a record and sends it. Does nothing off rank 0; never raises.
+        """Stores a record and sends it: the second half of :meth:`flush`. Does nothing off rank 0; never raises.
 
         Returns:
-            The record as it was kept, with how delivery stands and the texts of its worst tokens.
+            The stored record: with the state of delivery and the texts of its worst tokens.
         """
         self.open()
         if self._output is None:
             return record
-        atexit.unregister(self.close)  # the newest hook runs first: before that of a tracker which was imported since
+        # The newest hook runs first: registered again, this one precedes that of a tracker imported meanwhile.
+        atexit.unregister(self.close)
         atexit.register(self.close)
         return self._output.write(record, merge_s=self._merge_s, observe_s=self._windows.observe_s)
 
     def close(self) -> None:
-        """Sends what is held back and ends the runs that we opened. Waits a bounded time and never raises."""
+        """Sends the remaining records and ends the runs that the recorder opened. Bounded in time; never raises."""
         output, self._output = self._output, None
         if output is not None:
             atexit.unregister(self.close)
@@ -239,7 +244,7 @@ class Recorder(Observer):
         return None if self._output is None else self._output.journal_path
 
     def where(self) -> list[str]:
-        """One line for each open tracker: where to look."""
+        """Returns the location of each open tracker's run, one line each."""
         return [] if self._output is None else self._output.where()
 
     def __enter__(self) -> Self:

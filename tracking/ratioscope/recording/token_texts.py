@@ -1,13 +1,12 @@
-"""The text of worst tokens, for people: decoded on rank 0, whatever the tokenizer does, in a bounded time.
+"""TokenTexts: the text of worst tokens, decoded on rank 0 in the flush.
 
-A tokenizer written in Rust takes microseconds and never waits for anything, so a flush calls it itself. Any other
-function may be slow or hang: it is called on a thread of ours, for which a flush waits only so long.
+A tokenizer written in Rust takes microseconds. One written in Python may be slow, so its tokens have ids only. Its
+``decode`` can be passed as a function instead, which is called however long it takes.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,13 +18,11 @@ if TYPE_CHECKING:
     from ratioscope.record import Record
     from ratioscope.state.worst import Context
 
-WAIT_S = 0.05
-"""How long a flush waits for the tokenizer."""
-MAX_OVERRUNS = 3
-"""Flushes in a row that waited in vain, after which the tokenizer is left alone."""
 MAX_TOKEN, MAX_CONTEXT = 64, 96
-"""Characters that are kept of a token, and of what stands on either side of it."""
+"""Characters that are kept of a token, and of its neighbours on either side."""
 
+_IN_RUST = {"tokenizers", "tiktoken"}
+"""Packages whose tokenizers are written in Rust."""
 _MAX_DECODED = 4096
 _CACHED = 8192
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -33,7 +30,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Tokenizer(Protocol):
-    """What can decode: a tokenizer of ``transformers``, ``tokenizers``, ``tiktoken`` and others."""
+    """Tokenizer of ``transformers``, ``tokenizers``, ``tiktoken`` and others."""
 
     @property
     def decode(self) -> Callable[..., str]:
@@ -45,80 +42,70 @@ Decode = Callable[[Sequence[int]], str] | Tokenizer
 """A function from ids to text, or a tokenizer."""
 
 
-class TokenTexts:
-    """Adds texts to records. Nothing of it raises, and no record waits long for it.
+def token_texts(decode: Decode | None, incidents: Incidents) -> TokenTexts | None:
+    """Makes the texts' source; None where only ids are kept: without a tokenizer, or for one in Python.
 
     Args:
-        decode: a tokenizer, whose special tokens are shown, or a function from ids to text.
+        decode: a tokenizer, whose special tokens appear in the texts, or a function from ids to text.
         incidents: where failures are reported.
 
     Raises:
-        TypeError: if ``decode`` is neither.
+        TypeError: if ``decode`` cannot decode.
+    """
+    if decode is None:
+        return None
+    method: Any = getattr(decode, "decode", None)
+    if method is None:
+        if callable(decode):
+            return TokenTexts(decode, incidents)
+        msg = f"got decode={decode!r}; expected a tokenizer, or a function from a list of ids to text"
+        raise TypeError(msg)
+    # The Rust part of a fast tokenizer of transformers: several times as fast, and it keeps spaces as they are.
+    tokenizer: Any = getattr(decode, "backend_tokenizer", decode)
+    is_in_rust = type(tokenizer).__module__.partition(".")[0] in _IN_RUST
+    return TokenTexts(_Decoder(tokenizer.decode), incidents) if is_in_rust else None
+
+
+class TokenTexts:
+    """Adds the texts of worst tokens to records. No method raises.
+
+    Args:
+        decode: a function from ids to text.
+        incidents: where failures are reported.
     """
 
-    def __init__(self, decode: Decode, incidents: Incidents) -> None:
-        self._decode = _function(decode)
-        self._quick = _in_rust(decode)
+    def __init__(self, decode: Callable[[list[int]], str], incidents: Incidents) -> None:
+        self._decode = decode
         self._incidents = incidents
         self._cache: dict[tuple[int, ...], str] = {}
-        self._thread: threading.Thread | None = None
-        self._overruns = 0
 
     def add(self, record: Record) -> Record:
-        """The record with the texts of its worst tokens, as far as they are known in time."""
-        if self._overruns == MAX_OVERRUNS or (self._thread is not None and self._thread.is_alive()):
-            return record
+        """Returns the record with the texts of its worst tokens; None for those that cannot be decoded."""
         with self._incidents.guard("decoding tokens"):
             contexts = contexts_of(record.summary.top.tokens)
-            if not any(contexts):
-                return record
-            found: list[TokenText | None] = [None] * len(contexts)
-            late = threading.Event()
-            if self._quick:
-                self._fill(contexts, found, late)
-            else:
-                self._fill_in_time(contexts, found, late)
-            return replace(record, texts=tuple(found))
+            if any(contexts):
+                return replace(record, texts=tuple(map(self._text_or_none, contexts)))
         return record
 
-    def _fill_in_time(
-        self, contexts: Sequence[Context | None], found: list[TokenText | None], late: threading.Event
-    ) -> None:
-        fill = threading.Thread(target=self._fill, args=(contexts, found, late), name="ratioscope-decode", daemon=True)
-        self._thread = fill
-        fill.start()
-        fill.join(WAIT_S)
-        if not fill.is_alive():
-            self._overruns = 0
-            return
-        late.set()
-        self._overruns += 1
-        self._incidents.report(
-            "slow tokenizer", f"the tokenizer was not ready after {WAIT_S:g} s; worst tokens have their ids only"
-        )
-
-    def _fill(self, contexts: Sequence[Context | None], found: list[TokenText | None], late: threading.Event) -> None:
-        for slot, context in enumerate(contexts):
-            if late.is_set():
-                return
-            if context is not None:
-                try:
-                    found[slot] = self._text(*context)
-                except (KeyboardInterrupt, SystemExit):
-                    raise
-                except BaseException as error:  # a panic in Rust is no Exception
-                    kind = f"decoding tokens: {type(error).__name__}"
-                    self._incidents.report(
-                        kind,
-                        f"decoding tokens failed: {type(error).__name__}: {error}; worst tokens have their ids only",
-                    )
+    def _text_or_none(self, context: Context | None) -> TokenText | None:
+        if context is None:
+            return None
+        try:
+            return self._text(*context)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic in Rust is no Exception
+            name = type(error).__name__
+            message = f"decoding tokens failed: {name}: {error}; worst tokens have their ids only"
+            self._incidents.report(f"decoding tokens: {name}", message)
+            return None
 
     def _text(self, before: tuple[int, ...], token: int, after: tuple[int, ...]) -> TokenText:
-        """A token's part of the text that it stands in.
+        """Returns a token's part of the text around it.
 
-        What a token decodes to depends on its neighbours: a leading space is lost at the start of a text, and a
-        character may be spread over tokens. So texts are compared with and without it, and a part is decoded by itself
-        only where the shorter text is no beginning of the longer one.
+        The text of a token depends on its neighbours: a leading space is lost at the start of a text, and a character
+        may be spread over several tokens. So the texts with and without the token are compared. A part is decoded
+        alone only where the longer text does not begin with the shorter one.
         """
         head, middle = self._cached(before), self._cached((*before, token))
         whole = self._cached((*before, token, *after))
@@ -141,24 +128,8 @@ class TokenTexts:
         return text
 
 
-def _function(decode: Decode) -> Callable[[list[int]], str]:
-    of_tokenizer: Any = getattr(decode, "decode", None)
-    if of_tokenizer is None:
-        if callable(decode):
-            return decode
-        msg = f"got decode={decode!r}; expected a tokenizer, or a function from a list of ids to text"
-        raise TypeError(msg)
-    # Of a fast tokenizer of transformers the part in Rust: several times as fast, and it leaves spaces as they are.
-    of_backend: Any = getattr(getattr(decode, "backend_tokenizer", None), "decode", None)
-    return _Decoder(of_tokenizer if of_backend is None else of_backend)
-
-
-def _in_rust(decode: Decode) -> bool:
-    return type(getattr(decode, "backend_tokenizer", decode)).__module__.partition(".")[0] == "tokenizers"
-
-
 class _Decoder:
-    """A tokenizer's ``decode`` with special tokens shown, whether or not it can be told to."""
+    """Decodes with special tokens in the text, also where the tokenizer has no such option."""
 
     def __init__(self, decode: Callable[..., str]) -> None:
         self._decode = decode

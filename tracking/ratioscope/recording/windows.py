@@ -1,4 +1,4 @@
-"""Windows: what was observed since the last flush, one state for each split."""
+"""Windows: the batches since the last flush, one window for each split."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ratioscope.summary.host import HostSummary
 
 
-MOST_APART = 8
-"""Batches that a window keeps apart before it merges them; all at once costs little more than two."""
+MOST_UNMERGED = 8
+"""Batches that a window holds before it merges them; merging all of them at once costs little more than two."""
 
 
 class Windows:
@@ -39,27 +39,27 @@ class Windows:
         self._open: dict[str, list[RatioSummary]] = {}
         self._seconds: dict[str, float] = {}
         self.observe_s = 0.0
-        """Seconds that observing took this thread, in the window that gave the newest record."""
+        """Seconds that observing took this thread, in the window of the newest record."""
         self.stop = False
-        """Whether a rank has asked for an end; the same on every rank after each ``close``."""
+        """True once a rank requested a stop; identical on all ranks after each ``close``."""
 
     def add(self, split: str, summary: RatioSummary) -> None:
         """Adds a batch.
 
         Raises:
-            ValueError: if it follows another rule than the window; which keeps what it has.
+            ValueError: if the batch's rule is not the window's. The window stays as it was.
         """
         with self._timed(split):
             window = self._open.setdefault(split, [])
             for earlier in window:
                 common_correction(earlier.correction, summary.correction)
             window.append(summary)
-            if len(window) > MOST_APART:
+            if len(window) > MOST_UNMERGED:
                 window[:] = [_merged(window)]
 
     @contextmanager
     def counting_failure(self, split: str) -> Iterator[None]:
-        """Counts an exception of the block in the window, and lets it pass; the block's time counts either way."""
+        """Counts an exception of the block in the window and lets it pass; adds the block's time in either case."""
         try:
             with self._timed(split):
                 yield
@@ -68,19 +68,19 @@ class Windows:
             raise
 
     def take(self, split: str) -> RatioSummary:
-        """This rank's part of a window, which begins anew."""
+        """Returns this rank's part of a window and empties the window."""
         window = self._open.pop(split, None)
         return _merged(window) if window else RatioSummary.empty(self._correction)
 
     def close(self, split: str, *, step: int, stop: bool = False) -> Record | None:
-        """Closes a window, merged over ranks; every rank must call it. None if no rank observed a batch.
+        """Closes a window, merged over ranks; every rank must call it. Returns None if no rank observed a batch.
 
-        Drift without a batch, of steps that use a generation again, stays for the window's next record.
+        Drift without a batch (steps that reuse a generation) stays for the window's next record.
 
         Args:
-            split: the window's.
-            step: the trainer's.
-            stop: that this rank asks for an end, of which all hear by it.
+            split: the window to close.
+            step: the trainer's global step.
+            stop: True if this rank requests a stop; the request is shared with all ranks.
         """
         own = self.take(split)
         summary, self.stop = all_merge(own, group=self._group, flag=stop or self.stop)
@@ -109,7 +109,7 @@ class Windows:
 
 
 def _merged(window: list[RatioSummary]) -> RatioSummary:
-    """All of a window, on the device of its last batch."""
+    """Merges all batches of a window, on the device of its last batch."""
     first, *others = window
     return first.to(window[-1].maxima.device).merge(*others)
 

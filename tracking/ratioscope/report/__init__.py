@@ -1,1 +1,1 @@
-"""The report: a run, or several, as one page that opens anywhere."""
+"""The report of a run and the comparison of runs: verdict (words), figures, and page and terminal."""

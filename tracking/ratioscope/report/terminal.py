@@ -1,4 +1,4 @@
-"""The report of a run, and the comparison of several, in a terminal."""
+"""The report of a run, and the comparison of several runs, in a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.extras import require
-from ratioscope.report.page.worst import worst_table
-from ratioscope.report.verdict.cause import grave, gravest, where
+from ratioscope.report.verdict.cause import grave, gravest, location
 from ratioscope.report.verdict.comparison import config_differences, first_to_drift, labels
 from ratioscope.report.verdict.line import curve, rule
-from ratioscope.report.verdict.verdict import EXCLUDED, common_label, excluded, key_figures, verdict
-from ratioscope.runs.foreign.adopt import sentence
+from ratioscope.report.verdict.verdict import (
+    EXCLUDED,
+    common_label,
+    excluded,
+    foreign_figures,
+    key_figures,
+    verdict,
+)
+from ratioscope.report.verdict.worst import token_texts
 from ratioscope.text import count, number, plain, shown
 
 if TYPE_CHECKING:
@@ -22,16 +28,21 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ratioscope.diagnosis import Diagnosis
+    from ratioscope.report.verdict.verdict import KeyFigure
     from ratioscope.runs.timeline import Timeline
+
+MAX_TOKENS = 8
+"""Worst tokens in the terminal at most."""
 
 _STYLES = {"good": "bold green", "note": "bold blue", "warning": "bold yellow", "bad": "bold red"}
 _CAUSE_STYLES = {"error": "bold red", "warning": "bold yellow"}
 _VALUE_LENGTH = 60
+_TOKEN_LENGTH = 24
 _CONFIG_ROWS = 40
 
 
 def render(timeline: Timeline) -> RenderableType:
-    """A run as a table, its verdict and what was left out, for a console of ``rich``.
+    """Returns heading, verdict, causes, key figures, worst tokens and exclusions of a run for a console of ``rich``.
 
     Raises:
         ImportError: if ``rich`` is missing.
@@ -47,22 +58,14 @@ def render(timeline: Timeline) -> RenderableType:
     for line in verdict(timeline, diagnosis):
         lines.add_row(Text(line.level, _STYLES[line.level]), Text(plain(line.text)))
     parts += [lines, *_causes(diagnosis)]
-    figures = [figure for figure in key_figures(timeline) if figure.latest is not None]
-    if figures:
-        table = _table("of the training", "latest", "lowest", "median", "highest")
-        for figure in figures:
-            values = (figure.latest, figure.lowest, figure.median, figure.highest)
-            table.add_row(Text(figure.full_label), *(Text(shown(figure.key, value)) for value in values))
-        parts += [Text(), table]
-    if (worst := worst_table(timeline)) is not None:
-        parts += [Text(), worst]
-    if timeline.foreign:
-        return Group(*parts, Text(), _elsewhere(timeline))
-    return Group(*parts, Text(), *_left_out(timeline))
+    for table in (_key_table(timeline), _worst_table(timeline)):
+        if table is not None:
+            parts += [Text(), table]
+    return Group(*parts, Text(), *([_foreign_table(timeline)] if timeline.foreign else _left_out(timeline)))
 
 
 def render_comparison(timelines: Sequence[Timeline]) -> RenderableType:
-    """Runs side by side: who drifted first, key figures, and settings that differ.
+    """Returns runs side by side: the first to drift, key figures, and settings that differ.
 
     Raises:
         ImportError: if ``rich`` is missing.
@@ -84,29 +87,12 @@ def render_comparison(timelines: Sequence[Timeline]) -> RenderableType:
         table.add_row(Text(plain(setting.key, _VALUE_LENGTH)), *values)
     parts.append(table)
     if len(settings) > _CONFIG_ROWS:
-        parts.append(Text(f"and {len(settings) - _CONFIG_ROWS} more, which the page has"))
+        parts.append(Text(f"and {len(settings) - _CONFIG_ROWS} more, on the page"))
     return Group(*parts)
 
 
-def _side_by_side(timelines: Sequence[Timeline], names: Sequence[str]) -> Table:
-    """Key figures, of each run the newest and, in brackets, the median."""
-    from rich.text import Text
-
-    table = _table("latest (median) of the training", *names)
-    table.add_row(Text("Cause"), *(Text(gravest(diagnosis_of(timeline))) for timeline in timelines))
-    for figures in zip(*map(key_figures, timelines), strict=True):
-        key, cells = figures[0].key, [Text("–")] * len(figures)
-        if all(figure.latest is None for figure in figures):
-            continue
-        for at, figure in enumerate(figures):
-            if figure.latest is not None:
-                cells[at] = Text(f"{shown(key, figure.latest)} ({shown(key, figure.median)})")
-        table.add_row(Text(common_label(figures)), *cells)
-    return table
-
-
 def _heading(timeline: Timeline, name: str | None = None) -> Text:
-    """Name, source, windows and rule on one line."""
+    """Puts name, source, windows and rule on one line."""
     from rich.text import Text
 
     facts = [plain(timeline.source, 80), *_windows(timeline), _rule(timeline)]
@@ -117,10 +103,12 @@ def _heading(timeline: Timeline, name: str | None = None) -> Text:
 def _windows(timeline: Timeline) -> Iterator[str]:
     for split, name in (("train", "of training"), ("eval", "of evaluations")):
         if n := timeline.windows.get(split, 0):
-            found = [each for key, each in timeline.scalars.items() if not key.startswith("eval/")]
+            curves = [curve for key, curve in timeline.scalars.items() if not key.startswith("eval/")]
             steps = ""
-            if found and split == "train":
-                steps = f", steps {min(each.steps[0] for each in found)} to {max(each.steps[-1] for each in found)}"
+            if curves and split == "train":
+                steps = (
+                    f", steps {min(curve.steps[0] for curve in curves)} to {max(curve.steps[-1] for curve in curves)}"
+                )
             yield f"{count(n, 'window')} {name}{steps}"
 
 
@@ -137,45 +125,89 @@ def _rule(timeline: Timeline) -> str:
     return " ".join([plain(str(settings.get("mode", "correction")), 80), *parts])
 
 
-def _left_out(timeline: Timeline) -> list[RenderableType]:
-    """What was left out and why, one line each."""
-    from rich.text import Text
-
-    found = excluded(timeline)
-    if found:
-        return [Text("Left out:"), *(Text(f"  {total:,} {what}: {why}") for what, total, why in found)]
-    counted = any(curve(timeline, f"ratioscope/counts/{name}") for name in EXCLUDED)
-    return [Text("Nothing was left out." if counted else "What was left out was not counted here.")]
-
-
 def _causes(diagnosis: Diagnosis) -> Iterator[Text]:
-    """The findings above info, each with its evidence and what to do."""
+    """Yields the findings above info, each with its evidence and remedy."""
     from rich.text import Text
 
     for finding in grave(diagnosis):
         yield Text()
         yield Text(f"{finding.level} ", _CAUSE_STYLES[finding.level]).append(
-            f"{finding.name}: {finding.meaning} ({where(finding)})", "not bold default"
+            f"{finding.name}: {finding.meaning} ({location(finding)})", "not bold default"
         )
         yield Text(f"  {plain(finding.evidence, 1000)}")
         yield Text(f"  {finding.remedy}", "dim")
 
 
-def _elsewhere(timeline: Timeline) -> Table:
-    """What the numbers of somebody else's log are."""
+def _key_table(timeline: Timeline) -> Table | None:
+    """Returns the measured key figures, or None if there is none."""
+    from rich.text import Text
+
+    figures = [figure for figure in key_figures(timeline) if figure.latest is not None]
+    table = _table("of the training", "latest", "lowest", "median", "highest")
+    for figure in figures:
+        values = (figure.latest, figure.lowest, figure.median, figure.highest)
+        table.add_row(Text(figure.full_label), *(Text(shown(figure.key, value)) for value in values))
+    return table if figures else None
+
+
+def _side_by_side(timelines: Sequence[Timeline], names: Sequence[str]) -> Table:
+    """Returns the newest and, in parentheses, the median value of each key figure of each run."""
+    from rich.text import Text
+
+    table = _table("latest (median) of the training", *names)
+    table.add_row(Text("Cause"), *(Text(gravest(diagnosis_of(timeline))) for timeline in timelines))
+    for figures in zip(*map(key_figures, timelines), strict=True):
+        if any(figure.latest is not None for figure in figures):
+            table.add_row(Text(common_label(figures)), *map(Text, map(_latest_and_median, figures)))
+    return table
+
+
+def _latest_and_median(figure: KeyFigure) -> str:
+    if figure.latest is None:
+        return "–"
+    return f"{shown(figure.key, figure.latest)} ({shown(figure.key, figure.median)})"
+
+
+def _worst_table(timeline: Timeline) -> Table | None:
+    """Returns the worst tokens of the run, or None if none is known."""
+    from rich.text import Text
+
+    items = timeline.worst.tokens[:MAX_TOKENS]
+    table = _table("worst tokens", "step", "d", "id", "position")
+    table.columns[0].style, table.columns[0].overflow = "none", "ellipsis"
+    for item in items:
+        texts = token_texts(*item)
+        token = texts.token if len(texts.token) <= _TOKEN_LENGTH else f"{texts.token[:_TOKEN_LENGTH]}…"
+        context = Text(texts.before[-_TOKEN_LENGTH:]).append(token, "bold reverse").append(texts.after[:_TOKEN_LENGTH])
+        table.add_row(context, *map(Text, (texts.step, texts.log_ratio, texts.token_id, texts.position)))
+    return table if items else None
+
+
+def _foreign_table(timeline: Timeline) -> Table:
+    """Returns the statistics of a third-party log, with their meaning."""
     from rich.text import Text
 
     table = _table("in the log", "latest", "in our terms")
     table.columns[-1].justify = "left"
-    for key, name in timeline.foreign.items():
-        found = curve(timeline, key) or curve(timeline, f"eval/{key}")
-        latest = Text(number(found.values[-1])) if found else Text("–")
-        table.add_row(Text(plain(key, 80)), latest, Text(" ".join(filter(None, (name.ours, f"({sentence(name)})")))))
+    for figure in foreign_figures(timeline):
+        meaning = " ".join(filter(None, (figure.ours, f"({figure.explanation})")))
+        table.add_row(Text(plain(figure.key, 80)), Text(number(figure.values[0])), Text(meaning))
     return table
 
 
+def _left_out(timeline: Timeline) -> list[RenderableType]:
+    """Returns one line per exclusion, with its reason."""
+    from rich.text import Text
+
+    exclusions = excluded(timeline)
+    if exclusions:
+        return [Text("Left out:"), *(Text(f"  {total:,} {what}: {why}") for what, total, why in exclusions)]
+    counted = any(curve(timeline, f"ratioscope/counts/{name}") for name in EXCLUDED)
+    return [Text("Nothing was left out." if counted else "Exclusions were not counted here.")]
+
+
 def _table(first: str, *columns: str) -> Table:
-    """A table of names, to the left, and values, to the right."""
+    """Returns an empty table with names to the left and values to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -11,7 +11,7 @@ import numpy as np
 from ratioscope.runs.history import Cadence
 from ratioscope.state import worst
 from ratioscope.state.worst import KEYED, WorstRow, WorstToken
-from ratioscope.visible import visible
+from ratioscope.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -155,7 +155,7 @@ class WorstTables:
 def table_rows(run: WorstOfRun) -> list[list[str | int | float | None]]:
     """Rows with :data:`COLUMNS`, at most 64: the worst tokens of the run, then those of the training's last window.
 
-    Texts are as :func:`ratioscope.visible.visible` writes them; where they are unknown, ids stand for them.
+    Texts are as :func:`ratioscope.text.visible` writes them; where they are unknown, ids stand for them.
     """
     last = run.last
     rows = [_table_row("run", *one) for one in run.tokens]

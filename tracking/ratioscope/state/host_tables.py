@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ratioscope.state import worst
-from ratioscope.state.slots import N_LOG_RATIOS, N_ROWS, N_TOKENS, TIE_SPREAD
+from ratioscope.state.slots import N_LOG_RATIOS, N_ROWS, N_TOKENS, SPREAD
 from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS
 
 if TYPE_CHECKING:
@@ -91,6 +91,6 @@ def _first(table: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     value = np.where(table[:, _N] > 0, np.abs(table[:, _VALUE]).astype(np.float32).view(np.int32), -1)
     number, position = table[:, _NUMBER].astype(np.int64), table[:, _POSITION].astype(np.int64)
     # Both steps of the order in one int64; the second one wraps to int32, as it does on a device.
-    tie = ((number >> 20) - 2**31 + TIE_SPREAD * position).astype(np.int32)
+    tie = ((number >> 20) - 2**31 + SPREAD * position).astype(np.int32)
     key = (value.astype(np.int64) << 32) + tie
     return table[np.argsort(-key, kind="stable")[:size]]

@@ -9,7 +9,7 @@ N_TOKENS = 32
 N_ROWS = 8
 """Rows of the three tables of the largest values."""
 
-TIE_SPREAD = 0x3C6EF373
+SPREAD = 0x3C6EF373
 """Distance, in 32-bit integers, between consecutive positions of a completion in the order of ties."""
 
 LEVELS = ("token", "sequence")

@@ -17,29 +17,29 @@ _LANES = 8
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where each valid token stands in its row.
+class Positions:
+    """Position of each valid token in its completion.
 
     Attributes:
-        position: int32 ``(B, T)``, the token's index among the row's valid tokens; meaningless where not valid.
+        seen: int32 ``(B, T)``, number of valid tokens up to and including this column: a valid token's position plus 1.
         n: int32 ``(B, 1)``, valid tokens of the row.
         last: int64 ``(B, 1)``, column of the row's last valid token; meaningless in a row without one.
     """
 
-    position: torch.Tensor
+    seen: torch.Tensor
     n: torch.Tensor
     last: torch.Tensor
 
     @classmethod
-    def of(cls, observation: Observation) -> Places:
+    def from_observation(cls, observation: Observation) -> Positions:
         """Counts along each row, which must have at least one column, without a host sync."""
         seen = observation.valid.cumsum(dim=-1, dtype=torch.int32).contiguous()
         n = seen[:, -1:].contiguous()
-        return cls(position=seen - 1, n=n, last=torch.searchsorted(seen, n))
+        return cls(seen=seen, n=n, last=torch.searchsorted(seen, n))
 
 
 def place_sums(
-    observation: Observation, places: Places, d: torch.Tensor, abs_d: torch.Tensor
+    observation: Observation, places: Positions, d: torch.Tensor, abs_d: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of d and of its absolute value, and counts of valid tokens, by place; without a host sync.
 
@@ -58,7 +58,7 @@ def place_sums(
     masked_in = observation.masked_in
     begins = masked_in & ~torch.nn.functional.pad(masked_in[:, :-1], (1, 0))
     turn = begins.cumsum(dim=-1, dtype=torch.int32).clamp(max=len(TURNS))
-    tenth = torch.div(len(DECILES) * places.position, places.n.clamp(min=1), rounding_mode="floor")
+    tenth = torch.div(len(DECILES) * (places.seen - 1), places.n.clamp(min=1), rounding_mode="floor")
     # Before a row's first valid token this is too small, and what is added there is 0.
     cell = (turn * len(DECILES) + tenth).clamp(min=0)
     # Neighbours are mostly in one place; in lanes of their own their additions need not wait for each other.

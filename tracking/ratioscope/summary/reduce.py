@@ -21,6 +21,7 @@ from ratioscope.summary.rule_effect import corrected, corrected_by_stages
 from ratioscope.summary.stacking import joined, stacked
 from ratioscope.summary.tally import Tally, largest
 from ratioscope.summary.tokens import TokenPart, is_by_token, token_part
+from ratioscope.summary.worst_tokens import top_from_batch
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
@@ -98,8 +99,14 @@ def _rows(
         joined(COUNTS, tally.counts, 0, torch.int64, device, by_place[1]),
         torch.stack([histograms[name] for name in HISTOGRAMS]),
         length_histogram.count(part.n, ratios, modified),
-        Top.of(observation, part, row_d, abs_mean),
+        _top(observation, part, row_d, abs_mean),
     )
+
+
+def _top(observation: Observation, part: TokenPart, row_d: torch.Tensor, abs_mean: torch.Tensor) -> Top:
+    if not observation.valid.shape[-1]:
+        return Top.empty(row_d.device)
+    return top_from_batch(observation, part.worst, part.numbers, part.n, row_d, abs_mean)
 
 
 def _by_rule(

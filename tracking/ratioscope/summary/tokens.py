@@ -14,11 +14,11 @@ import torch
 
 from ratioscope.numerics import dot, row_sum
 from ratioscope.state import histogram
-from ratioscope.state.tables import Worst, fingerprints, worst_tokens
 from ratioscope.summary.alignment import lag_sums
-from ratioscope.summary.positions import Places, no_place_sums, place_sums
+from ratioscope.summary.positions import Positions, no_place_sums, place_sums
 from ratioscope.summary.rule_effect import Corrected, corrected
 from ratioscope.summary.tally import BANDS, Named, Tally, largest
+from ratioscope.summary.worst_tokens import WorstTokens, completion_numbers, find_worst_tokens
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
@@ -37,7 +37,7 @@ class TokenPart:
         abs_d: the same of absolute log-ratios.
         train: float64 ``(B,)`` sums of the trainer's log-probabilities.
         rollout: float64 ``(B,)`` sums of the engine's.
-        fingerprint: int64 ``(B,)``, as :func:`ratioscope.state.tables.fingerprints` has them.
+        numbers: int64 ``(B,)``, see :func:`ratioscope.summary.worst_tokens.completion_numbers`.
         places: sums and counts by place.
         worst: where the worst tokens are.
         corrected: what a rule at the level of tokens did; None for any other.
@@ -50,9 +50,9 @@ class TokenPart:
     abs_d: torch.Tensor
     train: torch.Tensor
     rollout: torch.Tensor
-    fingerprint: torch.Tensor
+    numbers: torch.Tensor
     places: tuple[torch.Tensor, torch.Tensor]
-    worst: Worst
+    worst: WorstTokens
     corrected: Corrected | None
 
 
@@ -71,14 +71,15 @@ def token_part(
     by_rule = None
     if is_by_token(correction):
         by_rule = corrected(tally, observation, correction, applied, log_ratio=observation.log_ratio, valid=valid)
-    fingerprint = fingerprints(observation)
     if valid.shape[-1]:
-        places = Places.of(observation)
+        places = Positions.from_observation(observation)
+        numbers = completion_numbers(observation, places)
         by_place = place_sums(observation, places, d, abs_d)
-        worst = worst_tokens(observation, places, fingerprint)
+        worst = find_worst_tokens(observation, places, numbers)
     else:
         nothing = torch.zeros(0, dtype=torch.int64, device=device)
-        by_place, worst = no_place_sums(device), Worst(nothing, nothing, nothing, nothing > 0)
+        numbers = valid.sum(dim=-1)
+        by_place, worst = no_place_sums(device), WorstTokens(nothing, nothing, nothing, nothing > 0)
     return TokenPart(
         tally=tally,
         histogram=histogram.count(observation.log_ratio, valid),
@@ -87,7 +88,7 @@ def token_part(
         abs_d=row_sum(abs_d),
         train=observation.train.double().sum(dim=-1),
         rollout=observation.rollout.double().sum(dim=-1),
-        fingerprint=fingerprint,
+        numbers=numbers,
         places=by_place,
         worst=worst,
         corrected=by_rule,

@@ -24,7 +24,7 @@ def parse_bounds(text: str, points: int) -> list[float | None]:
         first, colon, last = part.partition(":")
         try:
             if colon:
-                bounds += _between(_number(first), _number(last), points)
+                bounds += geomspace(_number(first), _number(last), points)
             else:
                 bounds.append(None if part.strip() == OPEN else _number(part))
         except ValueError:
@@ -33,10 +33,15 @@ def parse_bounds(text: str, points: int) -> list[float | None]:
     return list(dict.fromkeys(bounds))
 
 
-def _between(low: float, high: float, points: int) -> list[float]:
-    """Evenly spaced on a log scale, with no more digits than tell them apart."""
+def geomspace(low: float, high: float, points: int) -> list[float]:
+    """Returns bounds evenly spaced on a log scale, rounded to as many digits as keep them distinct.
+
+    Raises:
+        ValueError: if the ends are not positive and ascending.
+    """
     if not 0.0 < low < high:
-        raise ValueError
+        msg = f"got {low:g} to {high:g}; expected two positive bounds, the smaller first"
+        raise ValueError(msg)
     exact = [low * (high / low) ** (at / (points - 1)) for at in range(points)]
     rounded = exact
     for digits in range(3, 18):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ratioscope.correction.rule import Correction
 from ratioscope.runs.pooled import Part
 from ratioscope.sweep.outcome import recorded, sweep_view
+from ratioscope.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from ratioscope.sweep.outcome import Outcome
 
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
-CAPS, POINTS = "1.1:5", 9
-"""Upper bounds that are tried unless others are asked for, and how many."""
+CAPS, POINTS = (1.1, 5.0), 9
+"""Smallest and largest upper bound to try by default, and the number of bounds in a range."""
 MAX_MODIFIED = 0.01
 """Largest fraction of ratios that a recommended rule may change."""
 MIN_ESS = 0.9
@@ -144,11 +145,6 @@ def advise(outcomes: Sequence[Outcome], *, max_modified: float = MAX_MODIFIED, m
 def _fits(outcome: Outcome, max_modified: float, min_ess: float) -> bool:
     little = outcome.modified is not None and outcome.modified.high <= max_modified
     return little and outcome.ess is not None and outcome.ess.low >= min_ess
-
-
-def percent(fraction: float) -> str:
-    """A fraction as a percentage with three significant digits."""
-    return f"{100 * fraction:.3g} %"
 
 
 def _named(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ from numba import njit
 
 from ratioscope.numerics import FLOAT32_MAX
 from ratioscope.state.length_histogram import MANTISSA_SHIFT, N_LENGTHS, OFFSET
-from ratioscope.state.tables import N_ROWS
+from ratioscope.state.slots import N_ROWS
 from ratioscope.summary.tally import OVERFLOW
 from ratioscope_integrations.kernels.cpu.positions import bucket
 from ratioscope_integrations.kernels.cpu.types import Array, Count, Finished, Found, Seen, Sum
@@ -157,14 +157,14 @@ def largest(sums: Array, counts: Array, advantages: Array, by: Finished) -> None
     keys = np.full(N_ROWS, np.iinfo(np.int64).min)
     bits = by.single.view(np.int32)
     for row in range(len(sums)):
-        n, fingerprint = counts[row, Count.n], counts[row, Count.fingerprint]
+        n, number = counts[row, Count.n], counts[row, Count.number]
         line = by.rows[row]
         line[0] = np.float64(by.single[2, row])
-        line[1], line[2], line[3], line[4], line[6] = n, fingerprint, 0.0, 0.0, by.row_d[row]
+        line[1], line[2], line[3], line[4], line[6] = n, number, 0.0, 0.0, by.row_d[row]
         line[5] = np.float64(advantages[row]) if len(advantages) else np.nan
         if n == 0:
             continue
-        key = (np.int64(bits[2, row]) << 32) + ((fingerprint >> 20) - (1 << 31))
+        key = (np.int64(bits[2, row]) << 32) + ((number >> 20) - (1 << 31))
         at = N_ROWS
         while at > 0 and key > keys[at - 1]:
             at -= 1

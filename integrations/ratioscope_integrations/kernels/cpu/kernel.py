@@ -6,7 +6,6 @@ It needs numba, which vLLM brings along, and no compiler.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 
 from ratioscope.batch.observation import Observation
 from ratioscope.state import histogram
-from ratioscope.state.tables import MULTIPLIERS, N_TOKENS, of_advantages, powers_of
+from ratioscope.state.slots import N_TOKENS
 from ratioscope.summary.tokens import is_by_token
 from ratioscope_integrations.kernels.cpu.rows import reduce_rows
 from ratioscope_integrations.kernels.cpu.state import reduced
@@ -26,7 +25,6 @@ from ratioscope_integrations.kernels.cpu.types import (
     NO_KEY,
     Batch,
     Count,
-    Hash,
     Kept,
     Rule,
     Sum,
@@ -125,7 +123,7 @@ class _Given(NamedTuple):
             mask,
             applied=nothing if weights is None else weights,
             token_ids=nothing.to(torch.int64) if ids is None else ids,
-            advantage=of_advantages(observation),
+            advantage=torch.zeros(len(train)) if observation.advantages is None else observation.advantages,
             log_ratio=torch.zeros(train.shape) if wants_log_ratio else nothing,
         )
 
@@ -143,7 +141,7 @@ class _Given(NamedTuple):
             ratio=torch.sub(train, rollout, out=ratio[: len(train)]).exp_().numpy(),
             applied=_array(self.applied),
             token_ids=_array(self.token_ids),
-            advantage=_array(self.advantage),
+            advantage=_array(self.advantage).view(np.int32),
             log_ratio=self.log_ratio.numpy(),
         )
 
@@ -151,7 +149,6 @@ class _Given(NamedTuple):
 def _kept(given: _Given, rule: Rule) -> list[Kept] | None:
     """What each thread found, all of them in the same arrays of rows; None if a row does not fit."""
     n_rows, width = given.train.shape
-    hashing = _hash(width)
     # All or one: OpenMP ends the threads that a smaller team leaves out, and torch would have to start them again.
     n = n_threads() if n_rows * width >= n_threads() * _A_THREADS_SHARE else 1
     sums, counts = np.zeros((n_rows, len(Sum))), np.zeros((n_rows, len(Count)), np.int64)
@@ -177,18 +174,12 @@ def _kept(given: _Given, rule: Rule) -> list[Kept] | None:
 
     def work(number: int) -> None:
         for start, part in parts:
-            if not reduce_rows(start, part.arrays(ratios[number]), rule, hashing, kept[number]):
+            if not reduce_rows(start, part.arrays(ratios[number]), rule, kept[number]):
                 odd.append(start)
                 return
 
     share(work, n)
     return None if odd else kept
-
-
-@lru_cache(maxsize=4)
-def _hash(width: int) -> Hash:
-    step, back = powers_of(width, torch.device("cpu"))
-    return Hash((step * back[0]).numpy(), np.array(MULTIPLIERS, dtype=np.int64))  # from the power of 0 on
 
 
 def _bytes(mask: torch.Tensor) -> torch.Tensor:

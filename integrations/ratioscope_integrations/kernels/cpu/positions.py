@@ -1,4 +1,4 @@
-"""A row's histograms, places, fingerprint and worst tokens on the CPU: integers, the same to the bit everywhere."""
+"""Integer part of a completion's reduction on the CPU: histograms, positions, number and worst tokens."""
 
 # mypy: disable-error-code="untyped-decorator, assignment, no-any-return, return-value, arg-type"
 # pyright: reportReturnType=false, reportArgumentType=false, reportAssignmentType=false
@@ -10,7 +10,9 @@ import numpy as np
 from numba import njit
 
 from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS, MIN_EXPONENT, SUB_BUCKET_BITS, ZERO
-from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Hash, Kept, Row, Rule
+from ratioscope.state.slots import SPREAD
+from ratioscope.summary.worst_tokens import ID_FACTOR, NUMBER_FACTOR, ROLLOUT_FACTOR
+from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Kept, Row, Rule
 
 _PER_SIDE = ZERO - 1
 _SHIFT = MANTISSA_BITS - SUB_BUCKET_BITS
@@ -92,31 +94,33 @@ def placed(row: Row, n: int, place: Array) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def fingerprint(row: Row, token_ids: Array, advantage: int, hashing: Hash) -> int:
-    """As :mod:`ratioscope.state.tables` has it, of a row cut to start with its first masked-in token; integers wrap."""
-    powers, by, mask, valid = hashing.powers, hashing.multipliers, row.mask, row.valid
-    own, old = row.y.view(np.int32), row.x.view(np.int32)
-    a, b, c = np.int64(0), np.int64(0), np.int64(0)
-    for j in range(len(own)):
-        a += (np.int64(mask[j]) + np.int64(valid[j])) * powers[j]
-        b += np.int64(own[j]) * powers[j]
-        c += np.int64(old[j]) * powers[j]
-    total = a * by[0] + b * by[1] + c * by[2]
-    if len(token_ids):
-        e = np.int64(0)
+def completion_number(row: Row, n: int, token_ids: Array, advantage: int) -> int:
+    """Numbers a completion as :func:`ratioscope.summary.worst_tokens.completion_numbers` does; integers wrap."""
+    own, old, valid = row.y.view(np.int32), row.x.view(np.int32), row.valid
+    train, rollout, ids, seen = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    if n == len(own):  # no gap: the loop without a running count is vectorized
         for j in range(len(own)):
-            e += (token_ids[j] if mask[j] != 0 else 0) * powers[j]
-        total += e * by[3]
-    total += advantage
-    total = (total ^ (total >> 29)) * by[4]
-    return (total >> 12) & ((1 << 52) - 1)
+            train += np.int64(own[j]) * (j + 1)
+            rollout += np.int64(old[j]) * (j + 1)
+        for j in range(len(token_ids)):
+            ids += token_ids[j] * (j + 1)
+    else:
+        for j in range(len(own)):
+            seen += valid[j]  # log-probabilities are 0 where a token is not valid
+            train += np.int64(own[j]) * seen
+            rollout += np.int64(old[j]) * seen
+            if len(token_ids):
+                ids += token_ids[j] * valid[j] * seen
+    total = train + rollout * ROLLOUT_FACTOR + ids * ID_FACTOR
+    total = (n + total * NUMBER_FACTOR) * NUMBER_FACTOR + np.int64(advantage)
+    return ((total * NUMBER_FACTOR) >> 12) & ((1 << 52) - 1)
 
 
 @njit(nogil=True, error_model="numpy")
-def worst(row: Row, at: int, first: int, fingerprint: int, spread: int, kept: Kept, smallest: int) -> int:
+def worst(row: Row, at: int, first: int, number: int, kept: Kept, smallest: int) -> int:
     """Keeps what is among the worst so far; the slot of the smallest kept key."""
     bits, valid, keys, where, logps = row.d.view(np.int32), row.valid, kept.keys, kept.where, kept.logps
-    start = (fingerprint >> 20) - (1 << 31)
+    start = (number >> 20) - (1 << 31)
     position, upto = -1, 0
     for block in range(0, len(bits), _BLOCK):
         end, top = min(block + _BLOCK, len(bits)), np.int32(0)
@@ -131,7 +135,7 @@ def worst(row: Row, at: int, first: int, fingerprint: int, spread: int, kept: Ke
             position += valid[j]
             size = np.int64(bits[j] & 0x7FFFFFFF)
             if valid[j] != 0 and size >= keys[smallest] >> 32:
-                key = (size << 32) + ((start + position * spread + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+                key = (size << 32) + ((start + position * SPREAD + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
                 if key > keys[smallest]:
                     keys[smallest] = key
                     where[0, smallest], where[1, smallest], where[2, smallest] = at, first + j, position

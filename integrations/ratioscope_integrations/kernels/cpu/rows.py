@@ -10,7 +10,8 @@ import numpy as np
 from numba import njit
 
 from ratioscope_integrations.kernels.cpu import positions, ratios
-from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Hash, Kept, Row, Rule, Sum
+from ratioscope_integrations.kernels.cpu import sums as moments
+from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Kept, Row, Rule, Sum
 
 
 @njit(nogil=True, error_model="numpy")
@@ -25,7 +26,7 @@ def _reach(mask: Array) -> tuple[int, int]:
 
 
 @njit(nogil=True, error_model="numpy")
-def reduce_rows(offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept) -> bool:
+def reduce_rows(offset: int, batch: Batch, rule: Rule, kept: Kept) -> bool:
     """Reduces some of a batch's rows, of which the first is row ``offset``.
 
     Returns:
@@ -49,19 +50,19 @@ def reduce_rows(offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept
             wide[0, :size],
             wide[1, :size],
         )
-        masked_in, n, odd = sums.clean(row, train, rollout, batch.ratio[at, first:end])
+        masked_in, n, odd = moments.clean(row, train, rollout, batch.ratio[at, first:end])
         counts[Count.n], counts[Count.masked_in] = n, masked_in
         if n < masked_in:
-            sums.refused(row.mask, train, rollout, counts)
-        sums.extremes(row.d, row.valid, sums, Sum.largest)
+            moments.refused(row.mask, train, rollout, counts)
+        moments.extremes(row.d, row.valid, sums, Sum.largest)
         if odd or max(sums[Sum.largest], -sums[Sum.smallest]) > REACH:
             return False
         if batch.log_ratio.shape[1]:
             batch.log_ratio[at, first:end] = row.d
-        sums.log_ratios(row, sums)
-        sums.moments(row, sums)
-        sums.exact(row, counts)
-        sums.neighbours(row, n, sums, counts)
+        moments.log_ratios(row, sums)
+        moments.moments(row, sums)
+        moments.exact(row, counts)
+        moments.neighbours(row, n, sums, counts)
         ratios.exponentials(row)
         ratios.ratios(row, sums)
         ratios.outside(row.ratio, counts)
@@ -76,8 +77,6 @@ def reduce_rows(offset: int, batch: Batch, rule: Rule, hashing: Hash, kept: Kept
         positions.counted(row, rule, moved, kept.histograms)
         positions.placed(row, n, kept.places)
         ids = batch.token_ids[at, first:end] if batch.token_ids.shape[1] else batch.token_ids[at]
-        counts[Count.fingerprint] = positions.fingerprint(row, ids, batch.advantage[at], hashing)
-        smallest = positions.worst(
-            row, offset + at, first, counts[Count.fingerprint], hashing.multipliers[5], kept, smallest
-        )
+        counts[Count.number] = positions.completion_number(row, n, ids, batch.advantage[at])
+        smallest = positions.worst(row, offset + at, first, counts[Count.number], kept, smallest)
     return True

@@ -10,8 +10,18 @@ import torch
 from ratioscope.state.arrays import Reduced, State
 from ratioscope.state.histogram import N_BUCKETS
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
-from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
-from ratioscope.state.tables import N_LOG_RATIOS, N_ROWS, N_TOKENS, Top
+from ratioscope.state.slots import (
+    COUNTS,
+    HISTOGRAMS,
+    MAXIMA,
+    N_LOG_RATIOS,
+    N_ROWS,
+    N_TOKENS,
+    PLACE_COUNTS,
+    PLACE_SUMS,
+    SUMS,
+)
+from ratioscope.state.tables import Top
 from ratioscope.state.worst import N_AFTER, N_BEFORE, ROW_COLUMNS, TOKEN_COLUMNS
 from ratioscope_integrations.kernels.cpu.finish import finish
 from ratioscope_integrations.kernels.cpu.types import (

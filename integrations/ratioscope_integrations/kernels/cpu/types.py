@@ -87,7 +87,7 @@ class _Counts(NamedTuple):
     low: int
     high: int
     disagreements: int
-    fingerprint: int
+    number: int
 
 
 Count = _Counts(*range(len(_Counts._fields)))
@@ -157,7 +157,7 @@ class Batch(NamedTuple):
     ratio: Array  # exp(train - rollout), by torch, whose bits the trainer has as well
     applied: Array  # without a column if unknown
     token_ids: Array  # int64, without a column if unknown
-    advantage: Array  # int64 of each row: what its advantage adds to the fingerprint
+    advantage: Array  # int32 of each row, the bits of its advantage; 0 if unknown
     log_ratio: Array  # zeros that log-ratios are written to, without a column if nobody wants them
 
 
@@ -169,13 +169,6 @@ class Rule(NamedTuple):
     upper: np.float32
     log_lower: np.float32
     log_upper: np.float32
-
-
-class Hash(NamedTuple):
-    """Of fingerprints: powers of the step by column, and the multipliers."""
-
-    powers: Array
-    multipliers: Array  # mask, train, rollout, token, mix, spread
 
 
 class Kept(NamedTuple):

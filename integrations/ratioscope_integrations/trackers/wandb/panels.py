@@ -14,8 +14,8 @@ from ratioscope.metrics import catalogue
 from ratioscope.metrics.catalogue import FRACTION, PREFIX, RAW
 from ratioscope.trackers.registry import names
 from ratioscope.trackers.rows import SHOWN
-from ratioscope_integrations.trackers.wandb.tracker import STEP_KEY
 from ratioscope_integrations.trackers.wandb.summaries import TRAIN
+from ratioscope_integrations.trackers.wandb.tracker import STEP_KEY
 
 if TYPE_CHECKING:
     import argparse

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ratioscope.runs.foreign import adopt
-
 from ratioscope.metrics import catalogue
+from ratioscope.runs.foreign import adopt
 from ratioscope.runs.foreign.config import config_of
-from ratioscope.state.histogram import Bins
 from ratioscope.runs.timeline import Timeline
+from ratioscope.state.histogram import Bins
 from ratioscope.trackers.rows import SHOWN
-from ratioscope_integrations.trackers.wandb.tracker import STEP_KEY
 from ratioscope_integrations.trackers.wandb.summaries import TRAIN
 from ratioscope_integrations.trackers.wandb.tables import EVENTS
+from ratioscope_integrations.trackers.wandb.tracker import STEP_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ratioscope.trackers.base import grouped
-from ratioscope_integrations.trackers.wandb.summaries import Summaries
 from ratioscope_integrations.trackers.wandb.service import bound_exit
+from ratioscope_integrations.trackers.wandb.summaries import Summaries
 from ratioscope_integrations.trackers.wandb.tables import Ending
 
 if TYPE_CHECKING:

@@ -195,7 +195,7 @@ class RatioscopeCallback(TrainerCallback):
                     sections=reading.sections(self._trainer, sides, arguments=self._relays)
                     | ({"recorder": {"noise_floor": self._noise.every}} if self._noise.every else {}),
                     restored_step=self._restored_step,
-                    said=CONFIG_FINDINGS if self._warned else (),
+                    already_logged=CONFIG_FINDINGS if self._warned else (),
                 )
 
     def _around_training(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -110,7 +110,7 @@ class VerlRecorder:
             return None
         if not self.recorder.is_open:
             with self.recorder.incidents.guard("opening trackers"):
-                self.recorder.open(hosts=self._runs, sections=sections(self._config), restored_step=step - 1)
+                self.recorder.open(live_runs=self._runs, sections=sections(self._config), restored_step=step - 1)
         return self.recorder.write(record)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""Figures of a report."""
+"""Figures of a report; they know no page."""

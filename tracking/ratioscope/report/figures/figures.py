@@ -1,4 +1,4 @@
-"""The figures of a report, of one run or of several against each other."""
+"""All figures of a report, of one run or of several runs in the same axes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ratioscope.report.figures.heat import heat_panels
 from ratioscope.report.figures.histogram import histogram_panel
 from ratioscope.report.figures.lines import Chart, Stat, line_panel
 from ratioscope.report.figures.panel import Absent, Panel
-from ratioscope.report.figures.style import COLORS, GRAY, runs_of
+from ratioscope.report.figures.style import COLORS, GRAY, run_styles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ratioscope.report.figures.style import Run
+    from ratioscope.report.figures.style import RunStyle
     from ratioscope.runs.timeline import Timeline
 
 __all__ = ["Absent", "Panel", "drawn", "panels"]
@@ -27,7 +27,7 @@ _SHARE = (("tickformat", ".4~%"), ("rangemode", "tozero"))
 
 
 def _fan(prefix: str, *, ends: bool, instead: str = "") -> tuple[Stat, ...]:
-    """Quantiles from the top, so that each fill reaches up to the line before."""
+    """Returns quantiles from the largest to the smallest, because each fill reaches up to the line before."""
     looks = {"p99": (0.0, 0.9), "p95": (0.16, 0.9), "p50": (0.32, 1.9), "p05": (0.32, 0.9), "p01": (0.16, 0.9)}
     stats = [
         Stat(
@@ -74,8 +74,8 @@ MODIFIED = Chart(
 ESS = Chart(
     "ess",
     "Effective sample size",
-    "Share of the sample that is left in effect when weighted by the ratios, before and after the correction; 100 % "
-    "is as if the engines agreed.",
+    "Effective share of the sample when weighted by the ratios, before and after the correction; 100 % if the "
+    "engines agree.",
     (
         Stat(f"{_P}ess/raw", "raw", BLUE, several="dot"),
         Stat(f"{_P}ess/corrected", "corrected", VERMILION),
@@ -95,7 +95,7 @@ KL = Chart(
 SEQUENCE = Chart(
     "sequence",
     "Sequence log-ratio",
-    "Mean and standard deviation over completions of the summed log-ratio: how far whole sequences drift.",
+    "Mean and standard deviation over completions of the summed log-ratio.",
     (
         Stat(f"{_P}sequence/log_ratio/std", "standard deviation", VERMILION),
         Stat(f"{_P}sequence/log_ratio/mean", "mean", BLUE, several="dot"),
@@ -106,7 +106,7 @@ SEQUENCE = Chart(
 SEQUENCE_RATIO = Chart(
     "sequence-ratio",
     "Sequence ratio",
-    "Quantiles of the ratio of whole completions, which multiplies up what tokens differ by.",
+    "Quantiles of the ratio of whole completions, the product of their tokens' ratios.",
     _fan(f"{_P}sequence/raw/", ends=False),
     "sequence ratio",
     log=True,
@@ -114,7 +114,7 @@ SEQUENCE_RATIO = Chart(
 SEQUENCE_SHARE = Chart(
     "sequence-share",
     "Largest sequence weight",
-    "Share of the window's total weight that its single heaviest completion has.",
+    "Share of the window's total weight that belongs to its heaviest completion.",
     (Stat(f"{_P}sequence/max_weight_share", "largest share", BLUE),),
     "share of the weight",
     ".3~%",
@@ -123,10 +123,10 @@ SEQUENCE_SHARE = Chart(
 EXCLUDED = Chart(
     "excluded",
     "Excluded share",
-    "Share of the masked-in tokens without a usable log-probability, and of the rows without a single valid token.",
+    "Share of the masked-in tokens without a usable log-probability, and of the completions without a valid token.",
     (
         Stat(f"{_P}tokens/invalid", "invalid tokens", VERMILION),
-        Stat(f"{_P}rows/empty", "empty rows", BLUE, several="dot"),
+        Stat(f"{_P}rows/empty", "empty completions", BLUE, several="dot"),
     ),
     "share",
     ".3~%",
@@ -135,26 +135,26 @@ EXCLUDED = Chart(
 COUNTS = Chart(
     "excluded-counts",
     "Excluded by reason",
-    "How many tokens and rows of each window were left out of all statistics, and why.",
+    "Number of tokens and completions of each window that all statistics leave out, by reason.",
     (
         Stat(f"{_P}counts/nan", "NaN", VERMILION),
         Stat(f"{_P}counts/inf", "infinite", PINK, several="dot"),
         Stat(f"{_P}counts/missing", "missing", ORANGE, several="dash"),
         Stat(f"{_P}counts/positive_logp", "rollout logp above 0", GREEN, several="dashdot"),
-        Stat(f"{_P}counts/rows_empty", "empty rows", BLUE, several="longdash"),
+        Stat(f"{_P}counts/rows_empty", "empty completions", BLUE, several="longdash"),
         Stat(f"{_P}counts/overflow", "ratio overflows float32", SKY, several="solid"),
     ),
-    "tokens or rows",
+    "tokens or completions",
     ",d",
     (("rangemode", "tozero"), ("tickformat", ",d")),
 )
 
 
 def panels(timelines: Sequence[Timeline]) -> list[Panel]:
-    """The figures that can be drawn, in the order of the page.
+    """Returns the figures that can be drawn, in the order of the page.
 
     Args:
-        timelines: one run, or several that are laid over each other; heat maps stand side by side.
+        timelines: one run, or several runs in the same axes; their heat maps are placed side by side.
 
     Raises:
         ImportError: if plotly is missing.
@@ -163,29 +163,33 @@ def panels(timelines: Sequence[Timeline]) -> list[Panel]:
 
 
 def drawn(timelines: Sequence[Timeline]) -> list[Panel | Absent]:
-    """The same with what cannot be drawn, and why, in its place."""
+    """Returns all figures, with the reason in place of each one that cannot be drawn.
+
+    Raises:
+        ImportError: if plotly is missing.
+    """
     require("plotly")
-    runs = runs_of(timelines)
+    runs = run_styles(timelines)
     entries: list[Panel | Absent] = heat_panels(runs, "token")
     if any(run.level == "sequence" for run in runs):
         entries += heat_panels(runs, "sequence")
     entries += [line_panel(FAN, runs), line_panel(MODIFIED, runs), histogram_panel(runs)]
     entries += [line_panel(chart, runs) for chart in (ESS, KL, SEQUENCE)]
-    if any(run.level == "token" for run in runs):  # otherwise these are the raw ratios above
+    if any(run.level == "token" for run in runs):  # for sequence modes alone, the fan shows these ratios
         entries.append(line_panel(SEQUENCE_RATIO, runs))
     entries.append(line_panel(SEQUENCE_SHARE, runs))
-    return entries + [_unless_zero(chart, runs) for chart in (EXCLUDED, COUNTS)]
+    return entries + [_nonzero_panel(chart, runs) for chart in (EXCLUDED, COUNTS)]
 
 
-def _unless_zero(chart: Chart, runs: Sequence[Run]) -> Panel | Absent:
-    """A figure of what was left out, of that which ever was."""
+def _nonzero_panel(chart: Chart, runs: Sequence[RunStyle]) -> Panel | Absent:
+    """Draws the statistics of a chart that are not 0 in every window."""
     curves = {
         stat: [run.timeline.scalars.get(prefix + stat.key) for run in runs for prefix in ("", "eval/")]
         for stat in chart.stats
     }
     if not any(curve for found in curves.values() for curve in found):
-        return line_panel(chart, runs)
-    kept = tuple(stat for stat, found in curves.items() if any(curve and any(curve.values) for curve in found))
-    if not kept:
+        return line_panel(chart, runs)  # which names what is missing
+    nonzero = tuple(stat for stat, found in curves.items() if any(curve and any(curve.values) for curve in found))
+    if not nonzero:
         return Absent(chart.key, chart.title, "Nothing was left out: every one of these is 0 in every window.")
-    return line_panel(replace(chart, stats=kept), runs)
+    return line_panel(replace(chart, stats=nonzero), runs)

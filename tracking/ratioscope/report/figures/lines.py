@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ratioscope.metrics.catalogue import keys
 from ratioscope.report.figures.panel import Absent, Panel, link_of
-from ratioscope.report.figures.style import BOUND, COLORS, DASHES, Run, base_layout, faint, points_of, step_axis
-from ratioscope.report.figures.thinning import thin
+from ratioscope.report.figures.style import (
+    COLORS,
+    DASHES,
+    base_layout,
+    bound_line,
+    faint,
+    max_points,
+    points,
+    step_axis,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
+    from ratioscope.report.figures.style import Points, RunStyle
 
 FEW = 40
-"""Lines of no more points show each as a marker."""
+"""Most points of a line that is drawn with markers."""
 
 _DASH_NAMES = {"solid": "Solid", "dot": "Dotted", "dash": "Dashed", "dashdot": "Dash-dotted", "longdash": "Long-dashed"}
 
@@ -30,13 +38,13 @@ class Stat:
     Attributes:
         key: its full key; ``{level}`` stands for the level of a run's mode.
         label: in the legend and on hover.
-        color: where there is one run; runs have the colours where there are several.
-        dash: where there is one run.
-        several: its dash where there are several runs.
-        width: of the line.
-        fill: opacity of the area up to the statistic before this one, where there is one run; 0 for none.
-        instead: key that is used where a run lacks the first.
-        alone: whether it is left out where there are several runs.
+        color: colour for a single run; several runs have their own colours.
+        dash: dash for a single run.
+        several: dash for several runs.
+        width: width of the line.
+        fill: opacity of the area up to the statistic before this one, for a single run; 0 for none.
+        instead: key to use where a run lacks the first.
+        alone: whether only a single run displays it.
         evaluated: whether evaluations are drawn too.
     """
 
@@ -51,8 +59,8 @@ class Stat:
     alone: bool = False
     evaluated: bool = True
 
-    def key_in(self, run: Run) -> str:
-        """The key under which a run has it."""
+    def key_in(self, run: RunStyle) -> str:
+        """Returns the key of the statistic in a run."""
         key = self.key.format(level=run.level)
         scalars = run.timeline.scalars
         return key if key in scalars or f"eval/{key}" in scalars or not self.instead else self.instead
@@ -63,14 +71,14 @@ class Chart:
     """A figure of statistics.
 
     Attributes:
-        key: of the panel.
-        title: of the panel.
-        sentence: of the panel.
-        stats: what is drawn, in the order of legend and hover.
+        key: key of the panel.
+        title: title of the panel.
+        sentence: sentence of the panel.
+        stats: statistics, in the order of legend and hover.
         unit: title of the vertical axis.
-        form: how numbers on hover are written, as d3-format has it.
+        form: d3-format of numbers on hover.
         axis: further settings of the vertical axis.
-        log: whether the vertical axis is logarithmic; what is not above 0 is left out then.
+        log: whether the vertical axis is logarithmic; values that are not above 0 are left out then.
         bounded: whether the correction's bounds are drawn.
     """
 
@@ -85,58 +93,31 @@ class Chart:
     bounded: bool = False
 
 
-@dataclass(frozen=True)
-class Points:
-    """A statistic as it is drawn: int ``steps`` and float64 ``values``, and whether points were left out."""
+class _Line(NamedTuple):
+    """A statistic of one run, of training or of evaluations, with its points."""
 
-    steps: NDArray[np.int64]
-    values: NDArray[np.float64]
-    thinned: bool
+    run: RunStyle
+    stat: Stat
+    key: str
+    points: Points
 
-
-def points(run: Run, key: str, limit: int, *, positive: bool = False) -> Points | None:
-    """A statistic of a run with at most ``limit`` points; None if it has none.
-
-    Args:
-        run: the run.
-        key: full key.
-        limit: most points.
-        positive: whether values up to 0 are left out, for a logarithmic axis.
-    """
-    curve = run.timeline.scalars.get(key)
-    if curve is None:
-        return None
-    steps, values = np.asarray(curve.steps, np.int64), np.asarray(curve.values, np.float64)
-    usable = np.isfinite(values) & (values > 0) if positive else np.isfinite(values)
-    steps, values = steps[usable], values[usable]
-    if not len(values):
-        return None
-    kept = thin(values, limit)
-    return Points(steps[kept], values[kept], len(kept) < len(values))
+    @property
+    def evaluation(self) -> bool:
+        return self.key.startswith("eval/")
 
 
-def line_panel(chart: Chart, runs: Sequence[Run]) -> Panel | Absent:
-    """A figure of statistics over the steps, of one run or of several laid over each other."""
+def line_panel(chart: Chart, runs: Sequence[RunStyle]) -> Panel | Absent:
+    """Draws statistics over the steps, of one run or of several runs in the same axes."""
     import plotly.graph_objects as go
 
-    traces: list[dict[str, Any]] = []
-    several, limit, thinned, drawn = len(runs) > 1, points_of(runs), False, set()
-    for run in runs:
-        for stat in chart.stats:
-            if several and stat.alone:
-                continue
-            key = stat.key_in(run)
-            for full in (key, f"eval/{key}")[: 1 + stat.evaluated]:
-                found = points(run, full, limit, positive=chart.log)
-                if found is None:
-                    continue
-                trace = _trace(found, stat, run, chart, key=full, several=several)
-                traces.append(trace)
-                thinned = thinned or found.thinned
-                drawn.add(stat)
-    if not traces:
+    several, limit = len(runs) > 1, max_points(runs)
+    lines = list(_lines(chart, runs, limit))
+    if not lines:
         return Absent(chart.key, chart.title, _reason(chart, runs))
-    span = [float(min(trace["x"].min() for trace in traces)), float(max(trace["x"].max() for trace in traces))]
+    traces = [_trace(line, chart, several=several) for line in lines]
+    steps = np.concatenate([line.points.steps for line in lines])
+    span = [float(steps.min()), float(steps.max())]
+    # Markers at the ends need some space; a single step has no width of its own.
     margin = 0.02 * (span[1] - span[0]) if any("markers" in trace["mode"] for trace in traces) else 0.0
     margin = margin if span[0] < span[1] else 1.0
     _shorten_legend(traces)
@@ -145,78 +126,50 @@ def line_panel(chart: Chart, runs: Sequence[Run]) -> Panel | Absent:
     axis = {"title": {"text": chart.unit}, **dict(chart.axis)}
     if chart.log:
         axis |= {"type": "log", "tickformat": "~g", "nticks": 6}
-    layout = base_layout(
-        xaxis=step_axis(span[0] - margin, span[1] + margin),
-        yaxis=axis,
-        hovermode="x unified" if len(runs) <= 6 else "closest",
-    )
-    sentence = f"{chart.sentence} {_legend(chart, drawn)}" if several else chart.sentence
+    hover = "x unified" if len(runs) <= 6 else "closest"
+    layout = base_layout(xaxis=step_axis(span[0] - margin, span[1] + margin), yaxis=axis, hovermode=hover)
+    sentence = f"{chart.sentence} {_legend(chart, {line.stat for line in lines})}" if several else chart.sentence
     note = f"Thinned to at most {limit:,} points a line; every stretch keeps its smallest and its largest value."
+    note = note if any(line.points.thinned for line in lines) else ""
     metrics = tuple(dict.fromkeys(stat.key_in(run) for stat in chart.stats for run in runs))
     figure = go.Figure(traces, layout)
-    return Panel(chart.key, chart.title, sentence.strip(), link_of(chart.key), figure, metrics, note if thinned else "")
+    return Panel(chart.key, chart.title, sentence.strip(), link_of(chart.key), figure, metrics, note)
 
 
-def bound_line(name: str, value: float, x: list[float], y: list[float], *, at: str = "") -> dict[str, Any]:
-    """A dashed line for a bound, with its name at the end.
-
-    Args:
-        name: ``"lower"`` or ``"upper"``.
-        value: the ratio.
-        x: both ends.
-        y: both ends.
-        at: where the name stands beside the second end; above the upper bound and below the lower one by default.
-    """
-    return {
-        "type": "scatter",
-        "mode": "lines+text",
-        "x": x,
-        "y": y,
-        "text": ["", f"{name} {value:g}"],
-        "textposition": at or ("bottom left" if name == "lower" else "top left"),
-        "textfont": {"color": BOUND, "size": 11},
-        "line": {"color": BOUND, "width": 1.6, "dash": "dash"},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+def _lines(chart: Chart, runs: Sequence[RunStyle], limit: int) -> Iterator[_Line]:
+    """Yields the lines that have a point, run by run."""
+    for run in runs:
+        for stat in chart.stats:
+            if stat.alone and len(runs) > 1:
+                continue
+            key = stat.key_in(run)
+            for full in (key, f"eval/{key}") if stat.evaluated else (key,):
+                found = points(run, full, limit, positive=chart.log)
+                if found is not None:
+                    yield _Line(run, stat, full, found)
 
 
-def _bounds(runs: Sequence[Run], span: list[float]) -> list[dict[str, Any]]:
-    """A line for each bound; of two on the same side the second has its name at the other end, clear of the first's."""
-    lines: list[dict[str, Any]] = []
-    names: list[str] = []
-    for name, value in dict.fromkeys(bound for run in runs for bound in run.bounds):
-        left = names.count(name) % 2 == 1
-        at = f"{'bottom' if name == 'lower' else 'top'} {'right' if left else 'left'}"
-        lines.append(bound_line(name, value, span[::-1] if left else span, [value, value], at=at))
-        names.append(name)
-    return lines
-
-
-def _trace(found: Points, stat: Stat, run: Run, chart: Chart, *, key: str, several: bool) -> dict[str, Any]:
-    evaluation = key.startswith("eval/")
+def _trace(line: _Line, chart: Chart, *, several: bool) -> dict[str, Any]:
+    run, stat, evaluation, steps = line.run, line.stat, line.evaluation, line.points.steps
     label = f"{stat.label}, evaluation" if evaluation else stat.label
-    color, few = run.color if several else stat.color, len(found.steps) <= FEW
-    line = {"color": color, "width": stat.width, "dash": stat.several if several else stat.dash}
+    color = run.color if several else stat.color
+    hover = f"{label}: %{{y:{chart.form}}}" if several or evaluation else f"%{{y:{chart.form}}}"
+    if several:
+        # A run's name is any text. Only plotly may insert it, or the name could be read as part of the template.
+        hover = f"%{{fullData.name}}, {hover}"
     trace: dict[str, Any] = {
         "type": "scatter",
-        "mode": "lines+markers" if few or evaluation else "lines",
-        "x": found.steps.astype(np.int32) if found.steps.max() < 2**31 else found.steps,
-        "y": found.values,
-        "name": run.label if several else label,
-        "line": line,
+        "mode": "lines+markers" if evaluation or len(steps) <= FEW else "lines",
+        "x": steps.astype(np.int32) if steps.max() < 2**31 else steps,  # half the size in the page
+        "y": line.points.values,
+        "name": run.label if several else "evaluation" if evaluation else label,
+        "line": {"color": color, "width": stat.width, "dash": stat.several if several else stat.dash},
         "marker": {"size": 4.5, "color": color},
-        "legendgroup": run.label if several else "evaluation" if evaluation else key,
-        "hovertemplate": f"%{{y:{chart.form}}}",
-        "meta": {"key": key},
+        "legendgroup": run.label if several else "evaluation" if evaluation else line.key,
+        "hovertemplate": f"{hover}<extra></extra>" if several or evaluation else hover,
+        "meta": {"key": line.key},
     }
-    if several:
-        # The name is a run's, any text: only plotly itself may put it in, or it could be read as a template.
-        trace["hovertemplate"] = f"%{{fullData.name}}, {label}: %{{y:{chart.form}}}<extra></extra>"
     if evaluation:
-        who = "%{fullData.name}, " if several else ""
-        trace["hovertemplate"] = f"{who}{label}: %{{y:{chart.form}}}<extra></extra>"
-        trace["name"] = run.label if several else "evaluation"
         trace["line"] = {"color": color, "width": 1, "dash": "dot"}
         trace["marker"] = {"size": 8, "color": color, "symbol": "diamond-open", "line": {"width": 1.5}}
     elif stat.fill and not several:
@@ -224,12 +177,25 @@ def _trace(found: Points, stat: Stat, run: Run, chart: Chart, *, key: str, sever
     return trace
 
 
+def _bounds(runs: Sequence[RunStyle], span: list[float]) -> list[dict[str, Any]]:
+    """Draws each bound; every second bound of a side has its name at the other end, to avoid overlaps."""
+    lines: list[dict[str, Any]] = []
+    names: list[str] = []
+    for name, value in dict.fromkeys(bound for run in runs for bound in run.bounds):
+        left = names.count(name) % 2 == 1
+        position = f"{'bottom' if name == 'lower' else 'top'} {'right' if left else 'left'}"
+        lines.append(bound_line(name, value, span[::-1] if left else span, [value, value], position=position))
+        names.append(name)
+    return lines
+
+
 def _shorten_legend(traces: Sequence[dict[str, Any]]) -> None:
-    """Leaves one entry for each group: a run, a statistic, or all that is of evaluations."""
+    """Keeps one legend entry for each group: a run, a statistic, or all evaluations."""
     entries: dict[str, dict[str, Any]] = {}
     for trace in traces:
         trace["showlegend"] = False
         group = trace["legendgroup"]
+        # A solid line represents a run better than a dotted one.
         if group not in entries or (entries[group]["line"]["dash"], trace["line"]["dash"]) == ("dot", "solid"):
             entries[group] = trace
     for trace in entries.values():
@@ -237,17 +203,17 @@ def _shorten_legend(traces: Sequence[dict[str, Any]]) -> None:
 
 
 def _legend(chart: Chart, drawn: set[Stat]) -> str:
-    """What the dashes mean where colours are the runs'."""
-    told: dict[str, list[str]] = {}
-    for stat in chart.stats:
-        if stat in drawn:
-            told.setdefault(stat.several, []).append(stat.label)
+    """Explains the dashes, where the colours stand for runs."""
     if len(drawn) < 2:
         return ""
-    return " ".join(f"{_DASH_NAMES[dash]}: {', '.join(told[dash])}." for dash in DASHES if dash in told)
+    by_dash: dict[str, list[str]] = {}
+    for stat in chart.stats:
+        if stat in drawn:
+            by_dash.setdefault(stat.several, []).append(stat.label)
+    return " ".join(f"{_DASH_NAMES[dash]}: {', '.join(by_dash[dash])}." for dash in DASHES if dash in by_dash)
 
 
-def _reason(chart: Chart, runs: Sequence[Run]) -> str:
+def _reason(chart: Chart, runs: Sequence[RunStyle]) -> str:
     wanted = [stat.key_in(runs[0]) for stat in chart.stats]
-    sent = "" if keys("headline") & set(wanted) else '; trackers receive these with detail="standard"'
-    return f"No window has {', '.join(wanted)}{sent}."
+    detail = "" if keys("headline") & set(wanted) else '; trackers receive these with detail="standard"'
+    return f"No window has {', '.join(wanted)}{detail}."

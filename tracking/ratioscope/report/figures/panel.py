@@ -1,4 +1,4 @@
-"""A figure of the report, or the reason why it is not there."""
+"""Panel: one figure of the report with its texts. Absent: the reason why a figure is missing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure with what a reader needs to understand it.
+    """A figure with the texts that a reader needs to understand it.
 
     Attributes:
         key: stable name, such as ``"modified"``.
         title: a few words.
-        sentence: what the figure shows, in one sentence.
+        sentence: content of the figure, in one sentence.
         link: address of the definitions, ``#definition-...`` within the page.
         figure: a ``plotly.graph_objects.Figure`` without a template, readable on white and on black.
-        metrics: keys of the statistics that it shows, or of the histograms.
-        note: what was done to the data to draw it, such as thinning; empty if nothing was.
-        group: panels of one group stand side by side.
+        metrics: keys of the displayed statistics or histograms.
+        note: changes made to the data for display, such as thinning; empty for none.
+        group: name of a group of panels that are placed side by side; empty for none.
         tall: whether it needs more height than others.
-        run: name of the run that it shows, where others stand beside it.
+        run: name of the displayed run, in a group.
     """
 
     key: str
@@ -40,10 +40,10 @@ class Absent:
     """A figure that cannot be drawn.
 
     Attributes:
-        key: as of the panel.
-        title: as of the panel.
+        key: key of the missing panel.
+        title: title of the missing panel.
         reason: one sentence.
-        group: as of the panel.
+        group: group of the missing panel.
     """
 
     key: str
@@ -53,5 +53,5 @@ class Absent:
 
 
 def link_of(key: str) -> str:
-    """Address of a panel's definitions within the page."""
+    """Returns the address of a panel's definitions within the page."""
     return f"#definition-{key}"

@@ -1,4 +1,4 @@
-"""Figures as PNG files, for a paper or an issue."""
+"""Writes figures as PNG files, for a paper or an issue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ratioscope.report.figures.panel import Absent
 
 WIDTH, HEIGHT, SCALE = 900, 500, 2
-"""Pixels of a figure, and how many of the file's stand for one of them."""
+"""Size of a figure in pixels, and pixels of the file per pixel of the figure."""
 
 _LINE = 150
-"""Characters of a line of the sentence below the title."""
+"""Characters per line of the sentence below the title."""
 
 _NO_BROWSER = (
     "PNG files are drawn in a browser, and no Chrome or Chromium was found; install one, for instance with "
@@ -29,7 +29,7 @@ _NO_BROWSER = (
 
 
 def check_png(folder: Path) -> None:
-    """Says at once that figures cannot be written as PNG.
+    """Checks that figures can be written as PNG, before a run is read.
 
     Raises:
         ImportError: if plotly or kaleido is missing.
@@ -38,19 +38,19 @@ def check_png(folder: Path) -> None:
     require("plotly")
     require("kaleido", extra="png")
     if folder.exists() and not folder.is_dir():
-        msg = f"got {folder} for PNG files, which is a file; expected a folder, which is made where it is missing"
+        msg = f"got {folder} for PNG files, which is a file; expected a folder, which is created if it is missing"
         raise FileExistsError(msg)
 
 
 def write_png(panels: Sequence[Panel | Absent], folder: Path) -> int:
-    """Writes each figure on white, named by its panel's key; the folder is made where it is missing.
+    """Writes each figure on white, named by its panel's key; creates the folder if it is missing.
 
     Returns:
         Number of files.
 
     Raises:
         ImportError: if plotly or kaleido is missing.
-        FileNotFoundError: if there is no browser, in which kaleido draws.
+        FileNotFoundError: if there is no browser for kaleido to draw in.
     """
     check_png(folder)
     import plotly.io
@@ -59,10 +59,10 @@ def write_png(panels: Sequence[Panel | Absent], folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     files: list[str | Path] = [folder / f"{re.sub('[^A-Za-z0-9_-]+', '_', panel.key)}.png" for panel in drawn]
     try:
-        # One browser for all of them: starting one takes a second or two.
+        # One call for all figures: each call starts a browser, which takes a second or two.
         plotly.io.write_images([_on_white(panel) for panel in drawn], files, width=WIDTH, height=HEIGHT, scale=SCALE)
     except Exception as error:
-        # plotly hides kaleido's error behind one of its own, which has no type but RuntimeError.
+        # plotly replaces kaleido's error by a plain RuntimeError, so only the text identifies it.
         if "Chrome" in f"{error} {error.__context__}" and "require" in str(error):
             raise FileNotFoundError(_NO_BROWSER) from error
         raise
@@ -70,11 +70,11 @@ def write_png(panels: Sequence[Panel | Absent], folder: Path) -> int:
 
 
 def _on_white(panel: Panel) -> Any:
-    """A copy of a figure for paper: on white, with its title, without what only a page can do."""
+    """Returns a copy of a figure for paper: on white, with its title, without controls."""
     import plotly.graph_objects as go
 
     figure: Any = go.Figure(panel.figure)
-    title = ", ".join([panel.title, *(_position(slider) for slider in figure.layout.sliders)])
+    title = ", ".join([panel.title, *(_slider_text(slider) for slider in figure.layout.sliders)])
     lines = textwrap.wrap(f"{panel.sentence} {panel.note}".strip(), _LINE)
     figure.frames = figure.layout.sliders = figure.layout.updatemenus = ()
     return figure.update_layout(
@@ -82,7 +82,7 @@ def _on_white(panel: Panel) -> Any:
         paper_bgcolor="white",
         plot_bgcolor="white",
         font={"color": "#1f2328"},
-        # plotly reads tags in a text; the only ones that are meant are these breaks.
+        # plotly interprets tags in a text; only these breaks are intended.
         title={
             "text": html.escape(title, quote=False),
             "subtitle": {"text": "<br>".join(map(html.escape, lines)), "font": {"size": 11}},
@@ -94,6 +94,6 @@ def _on_white(panel: Panel) -> Any:
     )
 
 
-def _position(slider: Any) -> str:
-    """What the slider says above itself."""
+def _slider_text(slider: Any) -> str:
+    """Returns the text above the slider."""
     return f"{slider.currentvalue.prefix or ''}{slider.steps[slider.active or 0].label}"

@@ -1,27 +1,34 @@
-"""What every figure shares: a run as figures see it, its colour, and how text and axes are written."""
+"""Shared parts of all figures: style of each run, colours, axes, bound lines, and thinning of long lines."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.report.figures.thinning import MAX_POINTS
+import numpy as np
+
 from ratioscope.report.verdict.comparison import labels
+from ratioscope.report.verdict.line import rule
 from ratioscope.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
+    from ratioscope.runs.history import Series
     from ratioscope.runs.timeline import Timeline
 
 COLORS = ("#1F83C4", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, which the colour-blind tell apart, those that are seen on white and on black."""
+"""Colours of Okabe and Ito, distinguishable with colour blindness; those visible on white and on black."""
 
 BOUND = "#E5484D"
 """Colour of the correction's bounds."""
+
+MAX_POINTS = 2000
+"""Points of a line on a page at most."""
 
 GRAY = "#8B949E"
 DASHES = ("solid", "dot", "dash", "dashdot", "longdash")
@@ -31,17 +38,17 @@ _LINES_OF_A_RUN = 27
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run as figures see it.
+class RunStyle:
+    """A run as figures draw it.
 
     Attributes:
-        name: short, unlike the other runs'.
-        label: the same, safe inside a figure.
-        color: of its lines where there are several runs.
+        name: short, different from the names of the other runs.
+        label: the name, escaped for a figure.
+        color: colour of the run's lines where there are several runs.
         timeline: the run.
         level: ``"token"`` or ``"sequence"``: the level of its mode.
         corrected: whether its config names a correction.
-        bounds: name and value of each bound that there is, ``("upper", 2.0)``.
+        bounds: name and value of each bound, as in ``("upper", 2.0)``.
     """
 
     name: str
@@ -52,38 +59,67 @@ class Run:
     corrected: bool
     bounds: tuple[tuple[str, float], ...]
 
+    def series(self, key: str) -> Series | None:
+        """Returns the windows of a histogram with the newest edges, or None if there is none."""
+        try:
+            series = self.timeline.history.latest(key)
+        except KeyError:
+            return None
+        return series if series.windows else None
 
-def runs_of(timelines: Sequence[Timeline]) -> list[Run]:
-    """The runs in their order."""
+
+@dataclass(frozen=True)
+class Points:
+    """Points of a statistic to draw: int64 ``steps``, float64 ``values``, and whether some were left out."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    thinned: bool
+
+
+def run_styles(timelines: Sequence[Timeline]) -> list[RunStyle]:
+    """Returns the style of each run, in the order of the runs."""
     names = labels(timelines)
-    return [_run(timeline, name, index) for index, (timeline, name) in enumerate(zip(timelines, names, strict=True))]
+    return [_run_style(timeline, name, n) for n, (timeline, name) in enumerate(zip(timelines, names, strict=True))]
 
 
-def points_of(runs: Sequence[Run]) -> int:
-    """Points that a line has at most, so that a page of many runs stays small."""
-    return min(MAX_POINTS, max(120, _POINTS_OF_A_PAGE // (_LINES_OF_A_RUN * max(1, len(runs)))))
+def _run_style(timeline: Timeline, name: str, index: int) -> RunStyle:
+    settings = rule(timeline)
+    if not settings.get("enabled", True):
+        settings = {}
+    level = "sequence" if settings.get("level") == "sequence" else "token"
+    values = {side: _bound(settings.get(side)) for side in ("lower", "upper")}
+    bounds = tuple((side, value) for side, value in values.items() if value is not None)
+    return RunStyle(name, in_figure(name), color_of(index), timeline, level, bool(settings), bounds)
+
+
+def _bound(value: Any) -> float | None:
+    """Returns a bound that excludes some ratio; a lower bound of 0 excludes none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        return None
+    return float(value)
 
 
 def color_of(index: int) -> str:
-    """Colour of a run by its number; after six of them come darker, then lighter ones."""
+    """Returns the colour of a run by its number; after six runs darker, then lighter shades follow."""
     base, shade = COLORS[index % len(COLORS)], _SHADES[index // len(COLORS) % len(_SHADES)]
-    channels = (min(255, round(int(base[at : at + 2], 16) * shade)) for at in (1, 3, 5))
+    channels = (min(255, round(int(base[start : start + 2], 16) * shade)) for start in (1, 3, 5))
     return "#" + "".join(f"{channel:02X}" for channel in channels)
 
 
 def faint(color: str, opacity: float) -> str:
-    """The same colour, see-through."""
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    """Makes a colour transparent."""
+    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
 
 
 def in_figure(text: str, limit: int = 60) -> str:
-    """Any text as a figure shows it: plotly reads some tags and entities in every label, and these are none."""
+    """Escapes text for a figure, because plotly interprets some tags and entities in every label."""
     return html.escape(plain(text, limit), quote=False)
 
 
 def base_layout(**extra: Any) -> dict[str, Any]:
-    """Layout of a figure without a template; colours of text, axes and background are the page's to choose."""
+    """Returns the layout of a figure without a template; the page sets the colours of text, axes and background."""
     return {
         "template": None,
         "margin": {"l": 64, "r": 16, "t": 16, "b": 48},
@@ -95,27 +131,87 @@ def base_layout(**extra: Any) -> dict[str, Any]:
 
 
 def step_axis(start: float, end: float) -> dict[str, Any]:
-    """The axis of the trainer's steps, which are whole."""
+    """Returns the axis of the trainer's steps, with ticks at whole steps only."""
     extra = {"range": [start, end], **({"dtick": 1} if end - start < 8 else {})}
     return {"title": {"text": "step"}, "tickformat": ",d", "unifiedhovertitle": {"text": "step %{x:,d}"}, **extra}
 
 
-def label_of(first: int, last: int) -> str:
-    """A window's steps."""
+def step_label(first: int, last: int) -> str:
+    """Returns the steps of a window as a label."""
     return f"{last:,}" if first >= last else f"{first:,} to {last:,}"
 
 
-def _run(timeline: Timeline, name: str, index: int) -> Run:
-    rule = timeline.config.get("correction")
-    rule = rule if isinstance(rule, Mapping) and rule.get("enabled", True) else {}
-    level = "sequence" if rule.get("level") == "sequence" else "token"
-    values = {side: _positive(rule.get(side)) for side in ("lower", "upper")}
-    bounds = tuple((side, value) for side, value in values.items() if value is not None)
-    return Run(name, in_figure(name), color_of(index), timeline, level, bool(rule), bounds)
+def bound_line(name: str, value: float, x: list[float], y: list[float], *, position: str = "") -> dict[str, Any]:
+    """Returns a dashed line for a bound, with its name at the second end.
+
+    Args:
+        name: ``"lower"`` or ``"upper"``.
+        value: the bound, a ratio.
+        x: both ends.
+        y: both ends.
+        position: plotly's ``textposition`` of the name; by default above an upper bound and below a lower one.
+    """
+    return {
+        "type": "scatter",
+        "mode": "lines+text",
+        "x": x,
+        "y": y,
+        "text": ["", f"{name} {value:g}"],
+        "textposition": position or ("bottom left" if name == "lower" else "top left"),
+        "textfont": {"color": BOUND, "size": 11},
+        "line": {"color": BOUND, "width": 1.6, "dash": "dash"},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
 
 
-def _positive(value: Any) -> float | None:
-    """A bound that bounds something: a lower one of 0 keeps every ratio."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+def max_points(runs: Sequence[RunStyle]) -> int:
+    """Returns the number of points that a line may have, so that a page of many runs stays small."""
+    return min(MAX_POINTS, max(120, _POINTS_OF_A_PAGE // (_LINES_OF_A_RUN * max(1, len(runs)))))
+
+
+def points(run: RunStyle, key: str, limit: int, *, positive: bool = False) -> Points | None:
+    """Returns the finite values of a statistic with at most ``limit`` points, or None if it has none.
+
+    Args:
+        run: the run.
+        key: full key.
+        limit: most points.
+        positive: whether only values above 0 count, as a logarithmic axis needs.
+    """
+    curve = run.timeline.scalars.get(key)
+    if curve is None:
         return None
-    return float(value)
+    steps, values = np.asarray(curve.steps, np.int64), np.asarray(curve.values, np.float64)
+    usable = np.isfinite(values) & (values > 0) if positive else np.isfinite(values)
+    steps, values = steps[usable], values[usable]
+    if not len(values):
+        return None
+    kept = thin(values, limit)
+    return Points(steps[kept], values[kept], len(kept) < len(values))
+
+
+def thin(values: NDArray[np.float64], limit: int = MAX_POINTS) -> NDArray[np.intp]:
+    """Selects the points of a line to keep: both ends, and the minimum and maximum of each of many even stretches.
+
+    Args:
+        values: float64 ``(n,)``, finite.
+        limit: most points to keep, at least 4.
+
+    Returns:
+        Ascending indices; all ``n`` of them if ``n`` is at most the limit.
+    """
+    n = len(values)
+    if n <= limit:
+        return np.arange(n)
+    edges = np.linspace(0, n, (limit - 2) // 2 + 1).astype(np.intp)  # two points a stretch, and the two ends
+    kept = {0, n - 1}
+    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        stretch = values[start:end]
+        kept.update((start + int(stretch.argmin()), start + int(stretch.argmax())))
+    return np.array(sorted(kept), dtype=np.intp)
+
+
+def spread(n: int, limit: int) -> list[int]:
+    """Selects at most ``limit`` of the indices below ``n``, evenly spaced, with the first and the last."""
+    return sorted(set(np.linspace(0, n - 1, min(n, limit)).round().astype(int).tolist()))

@@ -1,1 +1,1 @@
-"""Words: the verdict and its sentences."""
+"""Verdict: sentences, key figures and settings; knows no figure."""

@@ -1,53 +1,64 @@
-"""What a report says of the cause, in a line: the diagnosis is made elsewhere."""
+"""Sentences about the cause of a mismatch, made from a finished diagnosis."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis.causes import CAUSES
-from ratioscope.report.verdict.line import Level, Line
-from ratioscope.text import count
+from ratioscope.report.verdict.line import Line, Tone
+from ratioscope.text import count, steps
 
 if TYPE_CHECKING:
     from ratioscope.diagnosis import Diagnosis, Finding
 
 ANCHOR = "cause"
-"""Where the section begins within the page."""
+"""Id of the page's section on the cause."""
 
-_LEVELS: dict[str, Level] = {"error": "bad", "warning": "warning", "info": "note"}
+_TONES: dict[str, Tone] = {"error": "bad", "warning": "warning", "info": "note"}
 
 
 def grave(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings above info."""
+    """Returns the findings above info."""
     return [finding for finding in diagnosis.findings if finding.level != "info"]
 
 
 def line(diagnosis: Diagnosis) -> Line:
-    """The diagnosis as a line of the verdict; never good, since what was not checked may be there."""
-    found = grave(diagnosis)
-    unclear = f"{len(diagnosis.not_checked)} of {len(CAUSES)} causes could not be checked"
-    if not found:
+    """Puts the diagnosis into one line of the verdict; never good, because an unchecked cause may be present."""
+    findings = grave(diagnosis)
+    if not findings:
         if not diagnosis.passed:
             return Line("note", "No cause could be checked.", f"#{ANCHOR}")
-        return Line("note", f"No known cause shows{f'; {unclear}' if diagnosis.not_checked else ''}.", f"#{ANCHOR}")
-    first, more = found[0], len(found) - 1
+        unchecked = f"; {len(diagnosis.not_checked)} of {len(CAUSES)} causes could not be checked"
+        return Line("note", f"No known cause was found{unchecked if diagnosis.not_checked else ''}.", f"#{ANCHOR}")
+    first, more = findings[0], len(findings) - 1
     others = f", and {count(more, 'more finding')}" if more else ""
     text = f"Most likely cause: {first.name}, {first.meaning} ({first.confidence} confidence){others}."
-    level: Level = "bad" if any(finding.level == "error" for finding in found) else _LEVELS[first.level]
-    return Line(level, text, f"#{ANCHOR}")
+    tone: Tone = "bad" if any(finding.level == "error" for finding in findings) else _TONES[first.level]
+    return Line(tone, text, f"#{ANCHOR}")
 
 
 def gravest(diagnosis: Diagnosis) -> str:
-    """The gravest finding in a few words, for a cell of a table."""
-    found = grave(diagnosis)
-    if not found:
+    """Names the gravest finding in a few words, for a cell of a table."""
+    findings = grave(diagnosis)
+    if not findings:
         return "nothing above info" if diagnosis.passed else "not checked"
-    worst = next((finding for finding in found if finding.level == "error"), found[0])
-    return f"{worst.level}: {worst.name}" + (f", {len(found) - 1} more" if len(found) > 1 else "")
+    worst = next((finding for finding in findings if finding.level == "error"), findings[0])
+    return f"{worst.level}: {worst.name}" + (f", {len(findings) - 1} more" if len(findings) > 1 else "")
 
 
-def where(finding: Finding) -> str:
-    """How sure a finding is, and its steps."""
-    first, last = finding.steps
-    steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    return f"{finding.confidence} confidence, {steps}"
+def nothing_found(diagnosis: Diagnosis) -> str:
+    """Says that a diagnosis has no finding above info, or that none of its causes could be checked."""
+    return "Nothing above info was found." if diagnosis.passed else "Nothing could be checked."
+
+
+def reasons(diagnosis: Diagnosis) -> dict[str, list[str]]:
+    """Groups the causes that could not be checked by the reason."""
+    found: dict[str, list[str]] = {}
+    for item in diagnosis.not_checked:
+        found.setdefault(item.why, []).append(item.name)
+    return found
+
+
+def location(finding: Finding) -> str:
+    """Describes the confidence of a finding and its steps."""
+    return f"{finding.confidence} confidence, {steps(*finding.steps)}"

@@ -1,4 +1,4 @@
-"""Runs against each other: their key figures, their configs, and which drifted first."""
+"""Comparison of runs: key figures side by side, settings that differ, and the run that drifted first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.report.verdict.line import APART, curve
+from ratioscope.report.verdict.line import MISMATCH, curve
 from ratioscope.report.verdict.verdict import common_label, key_figures
 from ratioscope.text import number, plain
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from ratioscope.runs.timeline import Timeline
 
 NOT_SET = "not set"
-"""What stands for a setting that a run has not."""
+"""Text for a setting that a run does not have."""
 
 LABEL_LENGTH = 40
 """Characters of a run's label."""
 
 FIRST = 5
-"""Windows at a run's beginning that the rest is measured against, and windows whose median counts as staying."""
+"""Windows of a run's beginning, and windows whose median must confirm a drift."""
 
 DRIFTED = 2.0
-"""Factor over the beginning that counts as drift."""
+"""Factor over a run's beginning that counts as drift."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A statistic of each run.
+    """One statistic of several runs.
 
     Attributes:
-        label: what people call it.
-        key: its full key.
-        values: one for each run, in their order; None where it was never measured.
+        label: short description.
+        key: full key.
+        values: one value per run, in the order of the runs; None where it was never measured.
     """
 
     label: str
@@ -47,11 +47,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class ConfigDifference:
-    """A setting that is not the same in all runs.
+    """A setting whose value differs between runs.
 
     Attributes:
-        key: its dotted name.
-        values: one for each run, in their order, as text; :data:`NOT_SET` where a run lacks it.
+        key: dotted name.
+        values: one value per run as text, in the order of the runs; :data:`NOT_SET` where a run lacks the setting.
     """
 
     key: str
@@ -59,7 +59,7 @@ class ConfigDifference:
 
 
 def differences(timelines: Sequence[Timeline]) -> list[Difference]:
-    """Key figures side by side, each as the median over windows and as the newest window's; none that no run has."""
+    """Returns key figures side by side, each as median and as newest value; figures without any value are left out."""
     found = []
     for figures in zip(*map(key_figures, timelines), strict=True):
         label, key = common_label(figures), figures[0].key
@@ -70,14 +70,14 @@ def differences(timelines: Sequence[Timeline]) -> list[Difference]:
 
 
 def config_differences(timelines: Sequence[Timeline]) -> list[ConfigDifference]:
-    """Every setting that differs, by name; a nested one has a dotted name."""
+    """Returns every setting that differs, sorted by name; nested settings have dotted names."""
     configs = [dict(_settings(timeline.config, ())) for timeline in timelines]
     rows = {key: tuple(config.get(key, NOT_SET) for config in configs) for key in sorted(set().union(*configs))}
     return [ConfigDifference(key, values) for key, values in rows.items() if len(set(values)) > 1]
 
 
 def _settings(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Every value that is no mapping with content, under its dotted name."""
+    """Yields every value that is not a non-empty mapping, under its dotted name."""
     if isinstance(value, Mapping) and (value or not path):
         for name, item in value.items():
             yield from _settings(item, (*path, str(name)))
@@ -86,37 +86,35 @@ def _settings(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def first_to_drift(timelines: Sequence[Timeline]) -> str:
-    """One sentence: which run drifted first, at which step and how far, or that none did.
+    """Names the run that drifted first, with step and size, in one sentence.
 
-    A run's beginning is the median of its first five windows' mean absolute log-ratio. It has drifted from the first
-    later window on that is above twice this and is followed so: the median of the five windows from it on is above
-    twice the beginning, too. A single odd window is no drift. A run of fewer than ten windows says nothing.
+    A run's beginning is the median mean absolute log-ratio of its first five windows. The run has drifted from the
+    first later window that lies above twice its beginning, if the median of the five windows from there on does so
+    too; one odd window is no drift. Runs of fewer than ten windows are not judged.
 
-    Steps are compared as they are; where runs log at different steps, a lower step is still the earlier one.
+    Steps are compared as they are, also between runs that log at different steps.
     """
     drifts, short = [], []
     for timeline, label in zip(timelines, labels(timelines), strict=True):
-        apart = curve(timeline, APART)
-        if apart is None or len(apart.values) < 2 * FIRST:
+        mismatch = curve(timeline, MISMATCH)
+        if mismatch is None or len(mismatch.values) < 2 * FIRST:
             short.append(label)
-        elif (index := _drift(apart.values)) is not None:
-            beginning, then = median(apart.values[:FIRST]), median(apart.values[index : index + FIRST])
-            size = f"{number(then / beginning)} times its beginning" if beginning else "up from nothing"
-            drifts.append((apart.steps[index], label, f"{size}, {number(then)} against {number(beginning)} nats"))
+        elif (index := _drift(mismatch.values)) is not None:
+            drifts.append((mismatch.steps[index], label, _drift_size(mismatch.values, index)))
     if len(short) == len(timelines):
         return f"Too few windows to say which run drifted first: each needs {2 * FIRST} that have valid tokens."
-    unsaid = f" Too few windows with a mean |log-ratio| to say so of {', '.join(short)}." if short else ""
+    unknown = f" Too few windows with a mean |log-ratio| to judge {', '.join(short)}." if short else ""
     if not drifts:
-        return f"No run drifted: the mean |log-ratio| stays below {number(DRIFTED)} times its beginning.{unsaid}"
+        return f"No run drifted: the mean |log-ratio| stays below {number(DRIFTED)} times its beginning.{unknown}"
     (step, label, size), *rest = sorted(drifts)
     others = "".join(f"; {label} from step {step} on ({size})" for step, label, size in rest)
     alone = not rest and len(timelines) - len(short) > 1
-    which = f"Only {label} drifted, from step {step} on" if alone else f"{label} drifted first, from step {step} on"
-    return f"{which}: its mean |log-ratio| is {size} there{others}.{unsaid}"
+    run = f"Only {label} drifted, from step {step} on" if alone else f"{label} drifted first, from step {step} on"
+    return f"{run}: its mean |log-ratio| is {size} there{others}.{unknown}"
 
 
 def _drift(values: Sequence[float]) -> int | None:
-    """Index of the window from which on a run stays above twice its beginning."""
+    """Returns the index of the first window from which a run stays above twice its beginning, or None."""
     limit = DRIFTED * median(values[:FIRST])
     for index in range(FIRST, len(values) - FIRST + 1):
         if values[index] > limit and median(values[index : index + FIRST]) > limit:
@@ -124,8 +122,15 @@ def _drift(values: Sequence[float]) -> int | None:
     return None
 
 
+def _drift_size(values: Sequence[float], index: int) -> str:
+    """Describes how far the windows from an index on lie above the beginning."""
+    beginning, then = median(values[:FIRST]), median(values[index : index + FIRST])
+    factor = f"{number(then / beginning)} times its beginning" if beginning else "up from nothing"
+    return f"{factor}, {number(then)} against {number(beginning)} nats"
+
+
 def labels(timelines: Sequence[Timeline]) -> list[str]:
-    """A short name for each run, unlike the others': long names lose their middle, equal ones are numbered."""
+    """Returns a short, unique name for each run: the middle of long names is cut out, equal names are numbered."""
     names = [plain(timeline.name, LABEL_LENGTH).strip() or "unnamed" for timeline in timelines]
     found: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""A sentence of a verdict, and how the numbers in it are read off a run."""
+"""Verdict sentences as values, and access to the numbers that they are made of."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from ratioscope.runs.timeline import Curve, Timeline
 
-Level = Literal["good", "note", "warning", "bad"]
+Tone = Literal["good", "note", "warning", "bad"]
 
-APART = "ratioscope/log_ratio/abs_mean"
-"""How far the engines are apart: mean absolute log-ratio of tokens, in nats."""
+MISMATCH = "ratioscope/log_ratio/abs_mean"
+"""Key of the mean absolute log-ratio of tokens, in nats: the size of the mismatch between the engines."""
 
 
 @dataclass(frozen=True)
@@ -20,29 +20,29 @@ class Line:
     """One sentence of a verdict.
 
     Attributes:
-        level: how it bears on the run; what was not measured is never ``"good"``.
+        level: tone of the sentence; never ``"good"`` for anything that was not measured.
         text: the sentence, with numbers and steps.
-        link: address within the page where more is said; empty if nowhere.
+        link: address within the page of further details; empty for none.
     """
 
-    level: Level
+    level: Tone
     text: str
     link: str = ""
 
 
 def curve(timeline: Timeline, key: str) -> Curve | None:
-    """A statistic with at least one value, or None."""
+    """Returns a statistic that has at least one value, or None."""
     found = timeline.scalars.get(key)
     return found if found and found.values else None
 
 
 def total(timeline: Timeline, name: str) -> int:
-    """One of ``ratioscope/counts/`` over all windows."""
+    """Sums ``ratioscope/counts/{name}`` over all windows; 0 if it was never counted."""
     found = curve(timeline, f"ratioscope/counts/{name}")
     return round(sum(found.values)) if found else 0
 
 
 def rule(timeline: Timeline) -> Mapping[str, Any]:
-    """The correction as the run config has it; empty if it says nothing."""
+    """Returns the correction as the run config stores it; empty if the config has none."""
     found = timeline.config.get("correction")
     return found if isinstance(found, Mapping) else {}

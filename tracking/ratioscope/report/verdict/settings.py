@@ -1,4 +1,4 @@
-"""What of a run's config matters for its ratios, in a few words each."""
+"""Facts about a run: the settings that matter for its ratios, and the windows that it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ratioscope.text import number, plain
 if TYPE_CHECKING:
     from ratioscope.runs.timeline import Timeline
 
-_PARTS = {
+_FACTS = {
     "Model": {"": "trainer.model_class"},
     "Trainer dtype": {"": "trainer.weights_dtype", "mixed precision": "trainer.mixed_precision"},
     "Engine dtype": {
@@ -30,31 +30,31 @@ _PARTS = {
     "Versions": {name: f"versions.{name}" for name in ("ratioscope", "torch", "trl", "vllm", "transformers", "python")},
     "Commit": {"": "git_commit"},
 }
-"""By fact, what it is put together from: a word before each value, and where the value stands."""
+"""Parts of each fact: the word before a value, and the dotted name of the value in the config."""
 
-_SAYS_NOTHING = ("", "none", "unknown", "None")
+_UNSET = ("", "none", "unknown", "None")
 
 
 def settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and text of each fact that the config holds."""
-    found = [("Mode", _mode(config)), ("Stages", _stages(config)), ("Bounds", _bounds(config))]
-    for name, parts in _PARTS.items():
-        values = {word: _at(config, path) for word, path in parts.items()}
-        told = [f"{word} {value}".strip() for word, value in values.items() if value not in _SAYS_NOTHING]
-        found.append((name, ", ".join(told)))
-    return [(name, told) for name, told in found if told]
+    """Returns name and text of each fact that the config holds."""
+    facts = [("Mode", _mode(config)), ("Stages", _stages(config)), ("Bounds", _bounds(config))]
+    for name, parts in _FACTS.items():
+        values = {word: _value(config, path) for word, path in parts.items()}
+        words = [f"{word} {value}".strip() for word, value in values.items() if value not in _UNSET]
+        facts.append((name, ", ".join(words)))
+    return [(name, text) for name, text in facts if text]
 
 
 def windows(timeline: Timeline) -> list[tuple[str, str]]:
-    """Number of windows, the steps and the hours that they cover."""
+    """Returns the number of windows, and the steps and the time that they cover."""
     curves = list(timeline.scalars.values())
-    found = [("Windows", ", ".join(f"{n:,} {split}" for split, n in timeline.windows.items()) or "none")]
+    facts = [("Windows", ", ".join(f"{n:,} {split}" for split, n in timeline.windows.items()) or "none")]
     if curves:
         first, last = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
-        found.append(("Steps", f"{first:,}" if first == last else f"{first:,} to {last:,}"))
+        facts.append(("Steps", f"{first:,}" if first == last else f"{first:,} to {last:,}"))
         if newest := max(curve.times[-1] for curve in curves):  # a trainer_state.json has no times
-            found.append(("Last window", _moment(newest)))
-    return found
+            facts.append(("Last window", _time(newest)))
+    return facts
 
 
 def _mode(config: Mapping[str, Any]) -> str:
@@ -69,7 +69,7 @@ def _mode(config: Mapping[str, Any]) -> str:
 
 
 def _stages(config: Mapping[str, Any]) -> str:
-    """What a rule of stages does, in words; empty for the short form, which mode and bounds describe."""
+    """Describes a rule of stages in words; empty for a rule of bounds, which has a mode and bounds instead."""
     rule = config.get("correction")
     return plain(str(rule.get("words") or ""), 1000) if isinstance(rule, Mapping) else ""
 
@@ -78,16 +78,16 @@ def _bounds(config: Mapping[str, Any]) -> str:
     rule = config.get("correction")
     if not isinstance(rule, Mapping) or not rule.get("enabled", True) or rule.get("words"):
         return ""
-    told = []
-    for side in ("lower", "upper"):
-        value = rule.get(side)
-        open_side = value is None or value == "none"
-        shown = number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
-        told.append(f"{side} {'open' if open_side else shown}")
-    return ", ".join(told)
+    return ", ".join(f"{side} {_bound(rule.get(side))}" for side in ("lower", "upper"))
 
 
-def _at(config: Mapping[str, Any], path: str) -> str:
+def _bound(value: Any) -> str:
+    if value is None or value == "none":
+        return "open"
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _value(config: Mapping[str, Any], path: str) -> str:
     section, _, name = path.partition(".")
     value: Any = config.get(section)
     if name:
@@ -97,7 +97,7 @@ def _at(config: Mapping[str, Any], path: str) -> str:
     return plain(str(value))[:12] if path == "git_commit" else plain(str(value))
 
 
-def _moment(milliseconds: int) -> str:
+def _time(milliseconds: int) -> str:
     try:
         return f"{datetime.fromtimestamp(milliseconds / 1000, tz=UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, OSError, ValueError):

@@ -1,19 +1,20 @@
-"""What a report says in words and numbers: the verdict, the key figures, and what was left out.
+"""Verdict, key figures and exclusions of a run, in words and numbers.
 
-A verdict says what is so; why is the diagnosis's to say, which one of its lines repeats. All of it is of the training;
-evaluations have their curves.
+The verdict describes; only its line on the cause repeats the diagnosis. All of it is about windows of training;
+evaluations appear in the figures.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.report.verdict import cause
-from ratioscope.report.verdict.line import Level, Line, curve, total
+from ratioscope.report.verdict.line import Line, Tone, curve, total
 from ratioscope.report.verdict.sentences import sentences
+from ratioscope.runs.foreign import adopt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ratioscope.diagnosis import Diagnosis
     from ratioscope.runs.timeline import Timeline
 
-__all__ = ["EXCLUDED", "KEY_FIGURES", "KeyFigure", "Level", "Line", "excluded", "key_figures", "verdict"]
+__all__ = ["EXCLUDED", "KEY_FIGURES", "Exclusion", "KeyFigure", "Line", "Tone", "excluded", "key_figures", "verdict"]
 
 KEY_FIGURES = {
     "ratioscope/modified/fraction": "Modified fraction",
@@ -39,32 +40,40 @@ KEY_FIGURES = {
     "ratioscope/kl/k1": "KL, k1, nats",
     "ratioscope/kl/k3": "KL, k3, nats",
     "ratioscope/tokens/invalid": "Tokens left out",
-    "ratioscope/rows/empty": "Rows left out",
+    "ratioscope/rows/empty": "Completions left out",
 }
-"""What is shown at a glance: label by key."""
+"""Label of each key figure, by key."""
 
 EXCLUDED = {
-    "missing": ("tokens without a log-probability", "no ratio follows from one alone"),
-    "nan": ("tokens with a NaN log-probability", "NaN is no probability"),
-    "inf": ("tokens with an infinite log-probability or difference", "no finite ratio follows"),
-    "positive_logp": ("tokens with a rollout log-probability above 0", "no probability is above 1"),
-    "rows_empty": ("rows without a valid token", "such a row has no ratio, not a ratio of 1"),
+    "missing": ("tokens without a log-probability", "a ratio needs both log-probabilities"),
+    "nan": ("tokens with a NaN log-probability", "NaN is not a probability"),
+    "inf": ("tokens with an infinite log-probability or difference", "the ratio would not be finite"),
+    "positive_logp": ("tokens with a rollout log-probability above 0", "a probability cannot exceed 1"),
+    "rows_empty": ("completions without a valid token", "an empty completion has no ratio, not a ratio of 1"),
 }
-"""What is in no statistic, by the name of its count: what it is, and why it is left out."""
+"""Description and reason of each exclusion, by the name of its count."""
+
+
+class Exclusion(NamedTuple):
+    """Number of tokens or completions that no statistic includes, and the reason."""
+
+    what: str
+    total: int
+    why: str
 
 
 @dataclass(frozen=True)
 class KeyFigure:
-    """A statistic over a run; None where it was never measured.
+    """A statistic over a run; every value is None if it was never measured.
 
     Attributes:
-        label: what people call it.
-        key: its full key.
-        latest: of the newest window that has it.
-        lowest: smallest over windows.
-        median: over windows.
-        highest: largest over windows.
-        origin: another trainer's name that it was read from; empty if it is our own.
+        label: short description.
+        key: full key.
+        latest: value of the newest window that has the statistic.
+        lowest: smallest value of all windows.
+        median: median of all windows.
+        highest: largest value of all windows.
+        origin: third-party name that the statistic was read from; empty for a statistic of ratioscope.
     """
 
     label: str
@@ -77,16 +86,32 @@ class KeyFigure:
 
     @property
     def full_label(self) -> str:
-        """The label, with whose number it is unless it is our own."""
+        """The label, followed by the third-party name if there is one."""
         return f"{self.label}, as {self.origin}" if self.origin else self.label
 
 
+class ForeignFigure(NamedTuple):
+    """A statistic of a third-party log.
+
+    Attributes:
+        key: the third-party key.
+        values: latest, lowest, median and highest value.
+        ours: key of the equal or similar statistic of ratioscope; empty if there is none.
+        explanation: meaning of the statistic, in words.
+    """
+
+    key: str
+    values: tuple[float, float, float, float]
+    ours: str
+    explanation: str
+
+
 def verdict(timeline: Timeline, diagnosis: Diagnosis | None = None) -> list[Line]:
-    """What can be said of a run, the gravest first; of equals, the cause first.
+    """Returns all sentences about a run, the gravest first; among equals the cause comes first.
 
     Args:
         timeline: the run.
-        diagnosis: of the run, where it is already made.
+        diagnosis: diagnosis of the run; None to make it here.
     """
     lines = list(sentences(timeline))
     if timeline.windows.get("train"):
@@ -96,12 +121,12 @@ def verdict(timeline: Timeline, diagnosis: Diagnosis | None = None) -> list[Line
 
 
 def key_figures(timeline: Timeline) -> list[KeyFigure]:
-    """The statistics that are shown at a glance, one for each of :data:`KEY_FIGURES`."""
+    """Returns one key figure for each of :data:`KEY_FIGURES`."""
     return [_key_figure(timeline, key, label) for key, label in KEY_FIGURES.items()]
 
 
 def common_label(figures: Sequence[KeyFigure]) -> str:
-    """The label of a statistic of several runs, with the names that it has in the logs of other trainers."""
+    """Returns the label of one statistic of several runs, with all third-party names that it was read from."""
     origins = dict.fromkeys(figure.origin for figure in figures if figure.origin)
     return f"{figures[0].label} (in another trainer's log: {', '.join(origins)})" if origins else figures[0].label
 
@@ -114,7 +139,17 @@ def _key_figure(timeline: Timeline, key: str, label: str) -> KeyFigure:
     return KeyFigure(label, key, values[-1], min(values), median(values), max(values), found.origin)
 
 
-def excluded(timeline: Timeline) -> list[tuple[str, int, str]]:
-    """What was left out over the run: what, how many, and why; only what there was."""
-    totals = {name: total(timeline, name) for name in EXCLUDED}
-    return [(what, totals[name], why) for name, (what, why) in EXCLUDED.items() if totals[name]]
+def excluded(timeline: Timeline) -> list[Exclusion]:
+    """Returns every exclusion that occurred in the run, with its total."""
+    found = (Exclusion(what, total(timeline, name), why) for name, (what, why) in EXCLUDED.items())
+    return [exclusion for exclusion in found if exclusion.total]
+
+
+def foreign_figures(timeline: Timeline) -> list[ForeignFigure]:
+    """Returns the statistics that were read from a third-party log; none for a run of ratioscope."""
+    figures = []
+    for key, name in timeline.foreign.items():
+        if found := curve(timeline, key) or curve(timeline, f"{adopt.EVAL}{key}"):
+            values = (found.values[-1], min(found.values), median(found.values), max(found.values))
+            figures.append(ForeignFigure(key, values, name.ours, adopt.sentence(name)))
+    return figures
