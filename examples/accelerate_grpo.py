@@ -131,7 +131,8 @@ def main(argv: list[str] | None = None) -> None:
         batch = rng.sample(rows, args.prompts)
         prompts = [tokenizer(row["prompt"])["input_ids"] for row in batch]
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
-        rollout = from_outputs(outputs, pad_id=tokenizer.pad_token_id).to(accelerator.device)
+        rollout = from_outputs(outputs, pad_id=tokenizer.pad_token_id, incidents=recorder.incidents)
+        rollout = rollout.to(accelerator.device)
 
         texts = [completion.text for output in outputs for completion in output.outputs]
         rewards = sum_reward(texts, [batch[request]["solution"] for request in rollout.requests])

@@ -1,3 +1,3 @@
-"""Adapters between ratioscope and other people's trainers, engines and trackers."""
+"""Adapters for third-party trainers, engines and trackers, one package per product."""
 
 from __future__ import annotations

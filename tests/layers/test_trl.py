@@ -14,7 +14,7 @@ import torch
 from transformers.integrations import integration_utils
 
 import ratioscope as rs
-from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback, enable
+from ratioscope_integrations.trainers.trl import RatioscopeCallback, enable
 from tests.layers.fake_llm import FakeLLM
 from tests.support.fake_engine import make_trainer
 

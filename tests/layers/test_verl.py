@@ -28,7 +28,7 @@ from verl.utils.tracking import Tracking
 from verl.workers.utils.padding import response_to_nested
 
 import ratioscope as rs
-from ratioscope_integrations.trainers.verl.recorder import VerlRecorder, correction_from, mode_of, report_to_of
+from ratioscope_integrations.trainers.verl import VerlRecorder, correction_from, mode_of, report_to_of
 from tests.support.readback import read_mlflow, read_tensorboard, read_trackio, read_wandb
 
 if TYPE_CHECKING:

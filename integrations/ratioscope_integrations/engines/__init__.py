@@ -1,3 +1,3 @@
-"""Engines that sample the rollouts, one module each."""
+"""Engines that sample the rollouts, one package each."""
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Trainers whose importance ratios ratioscope can watch, one module each."""
+"""Trainers that ratioscope attaches to, one package each."""
 
 from __future__ import annotations

@@ -63,12 +63,11 @@ def test_the_sampled_token_is_taken_by_its_id(top_first: bool) -> None:
 @pytest.mark.parametrize("rows", [[[-2.3, -0.1]], torch.tensor([[-2.3, -0.1]]), np.array([[-2.3, -0.1]])])
 def test_columns_of_top_log_probabilities_are_refused(rows: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Log-probabilities of shape (T, N+1) give no number, are counted and said (C28)."""
-    outputs._incidents.counts.clear()
     with caplog.at_level(logging.WARNING, "ratioscope"):
         rollout = from_outputs([request(completion([5], rows))], pad_id=PAD)
     assert counts(rollout) == {"refused": 1}
     assert rollout.rollout_logps.isnan().all()
-    assert "which entry is the sampled token's" in caplog.text
+    assert "the sampled token's entry cannot be identified" in caplog.text
 
 
 def test_an_array_is_refused() -> None:
@@ -156,14 +155,26 @@ def test_absurd_log_probabilities_pass_through() -> None:
     assert (found[f"{OWN}counts/positive_logp"], found[f"{OWN}counts/overflow"]) == (1, 1)
 
 
-def test_nothing_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """Completions without any log-probability are counted, and one line says what to ask vLLM for."""
-    outputs._incidents.counts.clear()
+def test_missing_log_probabilities_are_reported_once_per_run(caplog: pytest.LogCaptureFixture) -> None:
+    """Completions without log-probabilities are counted, and each run logs the remedy once."""
+    remedy = "set SamplingParams(logprobs=0)"
+    for run in (1, 2):
+        recorder = rs.Recorder()
+        with caplog.at_level(logging.WARNING, "ratioscope"):
+            for _ in range(2):
+                outputs = [request(completion([5, 6], None))]
+                rollout = from_outputs(outputs, pad_id=PAD, incidents=recorder.incidents)
+        assert counts(rollout) == {"unrequested": 2}
+        assert recorder.incidents.counts == {"unrequested": 2}
+        assert caplog.text.count(remedy) == run
+
+
+def test_a_call_without_incidents_reports_each_kind_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a run's incidents every call logs a problem once, however many completions have it."""
     with caplog.at_level(logging.WARNING, "ratioscope"):
-        for _ in range(2):
-            rollout = from_outputs([request(completion([5, 6], None))], pad_id=PAD)
-    assert counts(rollout) == {"unrequested": 2}
-    assert caplog.text.count("set SamplingParams(logprobs=0)") == 1
+        from_outputs([request(completion([5, 6], None), completion([5], None))], pad_id=PAD)
+        from_outputs([request(completion([5], None))], pad_id=PAD)
+    assert caplog.text.count("set SamplingParams(logprobs=0)") == 2
 
 
 def test_rows_are_completions_in_order() -> None:

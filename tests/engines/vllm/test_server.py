@@ -72,17 +72,12 @@ def test_a_server_in_development_mode_tells_everything(path: str) -> None:
     assert settings.keys() > engine_settings(None).keys()
 
 
-def test_start_options_fill_what_a_server_does_not_tell() -> None:
-    """Without `/server_info` the options of `vllm serve` are believed, and defaults stay unknown."""
-    options = "--dtype float16 --kv_cache_dtype=fp8 -tp 4 --enable-prefix-caching --no-enforce-eager --port 9"
+def test_a_server_without_development_mode_leaves_settings_unknown() -> None:
+    """Without `/server_info` the version and the model are known and the engine's settings are not."""
     with server(ANSWERS) as (address, _):
-        settings = server_settings_from(address, start_options=options)
-        assert settings == server_settings_from(address, start_options=options.split())
-    assert (settings["dtype"], settings["kv_cache_dtype"], settings["tensor_parallel_size"]) == ("float16", "fp8", 4)
-    assert (settings["prefix_caching"], settings["enforce_eager"]) == (True, False)
-    assert settings["logprobs_mode"] == UNKNOWN
-    with server({**ANSWERS, "/server_info": INFO}) as (address, _):
-        assert server_settings_from(address, start_options=options)["dtype"] == "bfloat16"
+        settings = server_settings_from(address)
+    assert (settings["vllm_version"], settings["model"]) == ("0.31.0", "some/model")
+    assert settings["dtype"] == settings["logprobs_mode"] == UNKNOWN
 
 
 def test_a_key_opens_and_is_not_recorded() -> None:

@@ -18,19 +18,20 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 import ratioscope as rs
-from ratioscope_integrations.trainers.trl import enable, report_to
-from ratioscope_integrations.trainers.trl.batches import InLoss, Sides
+from ratioscope_integrations.trainers.trl import attach, enable
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
+from ratioscope_integrations.trainers.trl.loss import SCORING, LossReader
 from tests.support.fake_engine import EOS, VOCABULARY, FakeEngine, make_model, make_trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ratioscope_integrations.trainers.trl.batches import TrlBatch
+
 pytestmark = pytest.mark.trl
 
 RAW = "sampling/raw_importance_sampling_ratio"
 FRACTION = "sampling/frac_modified_importance_sampling_ratio"
-SCORING = "_get_per_token_logps_and_entropies"
 
 
 def train(trainer: Any, caplog: pytest.LogCaptureFixture) -> tuple[list[rs.Record], list[str]]:
@@ -168,7 +169,7 @@ def test_a_loss_of_unknown_shape_is_told_once(
     _, said = train(trainer, caplog)
     assert trainer.state.global_step == 3
     assert len(said) == 1
-    assert "the loss of Unknown is of no shape known here" in said[0]
+    assert "the loss of Unknown has an unknown layout" in said[0]
     assert logged(trainer) == []
 
 
@@ -283,7 +284,7 @@ def test_a_patched_trainer_attaches_by_name(tmp_path: Path, monkeypatch: pytest.
     """After enable(), a class that took the place of TRL's only later attaches when it first trains."""
     from transformers import Trainer
 
-    integrations = report_to.integration_utils
+    integrations = attach.integration_utils
     monkeypatch.setattr(integrations, "INTEGRATION_TO_CALLBACK", dict(integrations.INTEGRATION_TO_CALLBACK))
     for kind, name in ((GRPOTrainer, "__init__"), (Trainer, "train"), (Trainer, "evaluate"), (Trainer, "predict")):
         monkeypatch.setattr(kind, name, getattr(kind, name))
@@ -329,11 +330,13 @@ def test_padded_rows_whose_model_returns_log_probabilities() -> None:
         def forward(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"log_probs": torch.full((2, input_ids.shape[1] - 1), -0.5), "entropy": torch.zeros(2, 3)}
 
-    trainer = SimpleNamespace(compute_loss=lambda model, inputs: model(inputs["input_ids"][:, :5])["log_probs"].sum())
-    seen: list[Sides | None] = []
+    trainer = SimpleNamespace(
+        compute_loss=lambda model, inputs: model(inputs["input_ids"][:, :5])["log_probs"].sum(), model=Model()
+    )
+    batches: list[TrlBatch | None] = []
     recorder = rs.Recorder(report_to="none")
-    loss = InLoss(trainer, lambda sides, *_: seen.append(sides), split=lambda: "train", incidents=recorder.incidents)
-    loss.expect(math.inf, "train")
+    reader = LossReader(trainer, lambda batch, *_: batches.append(batch), incidents=recorder.incidents)
+    reader.expect(math.inf, "train")
     mask = torch.tensor([[0, 0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0, 0]])
     inputs = {
         "input_ids": torch.arange(14).view(2, 7),
@@ -341,14 +344,14 @@ def test_padded_rows_whose_model_returns_log_probabilities() -> None:
         "old_log_probs": -torch.arange(14.0).view(2, 7),
         "advantages": torch.tensor([1.0, -1.0]),
     }
-    trainer.compute_loss(Model(), inputs)
-    (sides,) = seen
-    assert sides is not None
-    assert (sides.policy, sides.train.shape) == ("current", (2, 4))
-    assert sides.rollout.tolist() == [[-1, -2, -3, -4], [-8, -9, -10, -11]]
-    assert torch.equal(sides.mask, mask[:, 1:5])
-    assert sides.token_ids is not None
-    assert sides.token_ids.tolist() == [[1, 2, 3, 4], [8, 9, 10, 11]]
+    trainer.compute_loss(trainer.model, inputs)
+    (batch,) = batches
+    assert batch is not None
+    assert (batch.policy, batch.train_logps.shape) == ("current", (2, 4))
+    assert batch.rollout_logps.tolist() == [[-1, -2, -3, -4], [-8, -9, -10, -11]]
+    assert torch.equal(batch.mask, mask[:, 1:5])
+    assert batch.token_ids is not None
+    assert batch.token_ids.tolist() == [[1, 2, 3, 4], [8, 9, 10, 11]]
 
 
 def varlen_attention(

@@ -13,7 +13,8 @@ import torch
 
 import ratioscope as rs
 from ratioscope.metrics.catalogue import keys
-from ratioscope_integrations.trainers.trl import enable, report_to
+from ratioscope_integrations.trainers.trl import attach as automatic
+from ratioscope_integrations.trainers.trl import enable
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
 from tests.support.fake_engine import FakeEngine, length_reward, make_model, make_trainer
 
@@ -320,14 +321,14 @@ def test_a_bad_batch_costs_one_warning(
     tracker = rs.MemoryTracker()
     callback = RatioscopeCallback(trainer, report_to=[tracker])
     trainer.add_callback(callback)
-    observe = callback._observe
+    observe = callback._observer._observe
 
     def observe_changed(batch: Batch, split: str) -> None:
         shown = dict(batch)
         change(shown)
         observe(shown, split)
 
-    monkeypatch.setattr(callback, "_observe", observe_changed)
+    monkeypatch.setattr(callback._observer, "_observe", observe_changed)
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
         trainer.train()
     assert trainer.state.global_step == 3
@@ -483,9 +484,9 @@ def test_report_to_ratioscope_attaches_by_itself(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
     monkeypatch.setattr(
-        report_to.integration_utils,
+        automatic.integration_utils,
         "INTEGRATION_TO_CALLBACK",
-        dict(report_to.integration_utils.INTEGRATION_TO_CALLBACK),
+        dict(automatic.integration_utils.INTEGRATION_TO_CALLBACK),
     )
     enable()
     enable()
@@ -506,9 +507,9 @@ def test_without_ratioscope_in_report_to_enable_changes_nothing(
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
     monkeypatch.setattr(
-        report_to.integration_utils,
+        automatic.integration_utils,
         "INTEGRATION_TO_CALLBACK",
-        dict(report_to.integration_utils.INTEGRATION_TO_CALLBACK),
+        dict(automatic.integration_utils.INTEGRATION_TO_CALLBACK),
     )
     enable()
     trainer = make_trainer(tmp_path, monkeypatch)

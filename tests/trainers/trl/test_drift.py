@@ -90,4 +90,4 @@ def test_without_old_log_probabilities_it_is_said(
     trainer, _, seen = train(tmp_path, monkeypatch, drift=True, **settings)
     assert trainer.state.global_step == 2
     assert not seen
-    assert sum("the drift cannot be told" in entry.getMessage() for entry in caplog.records) == 1
+    assert sum("the drift cannot be measured" in entry.getMessage() for entry in caplog.records) == 1

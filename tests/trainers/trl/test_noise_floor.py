@@ -11,7 +11,7 @@ from accelerate import DistributedType
 
 import ratioscope as rs
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
-from ratioscope_integrations.trainers.trl.noise_floor import SCORING
+from ratioscope_integrations.trainers.trl.loss import SCORING
 from tests.support.fake_engine import make_trainer
 from tests.support.reference import noise_floor as numpy_floor
 

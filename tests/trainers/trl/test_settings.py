@@ -12,7 +12,8 @@ import torch
 
 from ratioscope.config.lookup import UNKNOWN
 from ratioscope_integrations.engines.vllm import engine_settings, server_settings
-from ratioscope_integrations.trainers.trl.settings import config_warnings, trl_sections
+from ratioscope_integrations.trainers.trl.settings import trl_sections
+from ratioscope_integrations.trainers.trl.warnings import config_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

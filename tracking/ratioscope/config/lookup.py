@@ -26,3 +26,11 @@ def lookup(root: Any, path: str) -> Any:
         except Exception:
             return UNKNOWN
     return value
+
+
+def is_unknown(value: Any) -> bool:
+    """Returns whether a setting read by :func:`lookup` is missing or unreadable.
+
+    The type is checked first: comparing a tensor or an array with a text gives no single bool.
+    """
+    return isinstance(value, str) and value == UNKNOWN

@@ -1,6 +1,6 @@
-"""vLLM: what it generated as tensors, and what it was configured with.
+"""vLLM: its outputs as tensors, and its settings.
 
-vLLM is never imported. It is asked over the network by ``server_settings_from`` alone, which you call yourself.
+vLLM is never imported. Only ``server_settings_from``, which you call yourself, uses the network.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From vLLM's ``RequestOutput``s to tensors: tokens, log-probabilities of the sampled ones, and a mask.
+"""Conversion of vLLM's ``RequestOutput``s to tensors: tokens, log-probabilities of the sampled tokens, and a mask.
 
 vLLM gives each position a dict by token id, which holds the most likely tokens beside the sampled one, in no promised
-order; the sampled token's entry is taken by its id. vLLM is never imported: outputs are known by their attributes.
+order; the sampled token's entry is looked up by its id. vLLM is never imported: outputs are read by attribute.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ratioscope.incidents import Incidents
 
@@ -24,34 +25,32 @@ KINDS: Mapping[str, str] = {
     "none": "None in place of a log-probability",
     "nan": "NaN",
     "unmatched": "tokens that are not among the entries of their position",
-    "refused": "entries of a shape that does not say which token they are of",
+    "refused": "entries of a shape that does not identify their token",
     "appended": "tokens that the trainer put after those of the engine",
     "surplus": "log-probabilities beyond the last token, which are ignored",
 }
-"""What ``Rollout.counts`` counts; all but the last are tokens without a log-probability."""
+"""Keys of ``Rollout.counts``; all but the last count tokens without a log-probability."""
 
-_SAID = {
+_MESSAGES = {
     "unrequested": "vLLM returned no log-probabilities; set SamplingParams(logprobs=0), which is the sampled token's",
     "unmatched": "vLLM's log-probabilities do not hold the sampled token; those tokens are left out. "
     "Were tokens and log-probabilities shifted against each other?",
-    "refused": "got log-probabilities that are no dict by token id; those tokens are left out, since nobody can tell "
-    "which entry is the sampled token's",
+    "refused": "got log-probabilities that are no dict by token id; those tokens are left out, since the sampled "
+    "token's entry cannot be identified",
 }
 _FLAT = ("token_ids", "logprobs", "start_indices", "end_indices")
-"""What vLLM's ``FlatLogprobs`` has: all positions' entries in one list, and where each position's begin and end."""
-
-_incidents = Incidents()
+"""Attributes of vLLM's ``FlatLogprobs``: the entries of all positions in one list, and the range of each position."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """What an engine generated, as :meth:`ratioscope.Recorder.observe` takes it.
+    """Generated batch, as :meth:`ratioscope.Recorder.observe` takes it.
 
     Attributes:
-        token_ids: int64 ``(B, T)``, pads on the right.
-        rollout_logps: float32 ``(B, T)``, in nats; NaN where there is no token, or none of its log-probability.
+        token_ids: int64 ``(B, T)``, padded on the right.
+        rollout_logps: float32 ``(B, T)``, in nats; NaN at padding and at tokens without a log-probability.
         mask: bool ``(B, T)``, true at every token of a completion, also at one without a log-probability.
-        requests: for each row, the index of the request that it answers.
+        requests: for each completion, the index of the request that it answers.
         counts: number of each of :data:`KINDS`.
     """
 
@@ -62,56 +61,63 @@ class Rollout:
     counts: Mapping[str, int]
 
     def to(self, device: torch.device | str) -> Rollout:
-        """The same on another device."""
-        tensors = {name: getattr(self, name).to(device) for name in ("token_ids", "rollout_logps", "mask")}
-        return replace(self, **tensors)
+        """Copies the tensors to another device."""
+        token_ids, logps, mask = (item.to(device) for item in (self.token_ids, self.rollout_logps, self.mask))
+        return replace(self, token_ids=token_ids, rollout_logps=logps, mask=mask)
 
 
-def from_outputs(outputs: Iterable[Any], *, pad_id: int, token_ids: Sequence[Sequence[int]] | None = None) -> Rollout:
-    """Makes a batch of what ``LLM.generate`` returned: one row for each completion, in order.
+def from_outputs(
+    outputs: Iterable[Any],
+    *,
+    pad_id: int,
+    token_ids: Sequence[Sequence[int]] | None = None,
+    incidents: Incidents | None = None,
+) -> Rollout:
+    """Makes a batch from the result of ``LLM.generate``: one row for each completion, in order.
 
     A request with several completions (``n > 1``) gives that many rows, one without any gives an empty row.
 
     Args:
         outputs: ``RequestOutput``s, generated with ``SamplingParams(logprobs=0)`` or more.
-        pad_id: what stands in ``token_ids`` after a row's last token.
-        token_ids: the rows as the trainer uses them, without pads, if it appended tokens to what the engine returned
-            (an EOS after a stop string, say) or cut some off its end. An appended token has no log-probability.
+        pad_id: token id at padding.
+        token_ids: the rows as the trainer uses them, without padding, if it appended tokens to the engine's (an EOS
+            after a stop string, for example) or cut some off the end. An appended token has no log-probability.
+        incidents: ``recorder.incidents``, to log each kind of problem once per run; None to log it at every call.
 
     Raises:
-        TypeError: if an output is none; a tensor of log-probabilities has lost which token each is of.
+        TypeError: if an output is not a ``RequestOutput``, or a tensor of log-probabilities does not identify tokens.
         ValueError: if ``token_ids`` has another number of rows, or a row begins with other tokens than the engine's.
     """
     counts: Counter[str] = Counter()
     requests: list[int] = []
-    rows: list[list[int]] = []
+    tokens: list[list[int]] = []
     logps: list[list[float]] = []
     for request, completions in enumerate(_completions(outputs)):
         for completion in completions or [None]:
             requests.append(request)
-            rows.append([] if completion is None else [int(token) for token in completion.token_ids])
-            logps.append([] if completion is None else _selected(rows[-1], completion.logprobs, counts))
+            tokens.append([] if completion is None else [int(token) for token in completion.token_ids])
+            logps.append([] if completion is None else _sampled(tokens[-1], completion.logprobs, counts))
     if token_ids is not None:
-        rows, logps = _as_trained(rows, logps, token_ids, counts)
-    for kind in _SAID.keys() & counts.keys():
-        _incidents.report(kind, _SAID[kind])
-
-    width = max(map(len, rows), default=0)
-    shape = (len(rows), width)
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-    padded = [[*row, *[pad_id] * (width - len(row))] for row in rows]
-    filled = [[*row, *[math.nan] * (width - len(row))] for row in logps]
+        tokens, logps = _as_trained(tokens, logps, token_ids, counts)
+    incidents = Incidents() if incidents is None else incidents
+    for kind in _MESSAGES.keys() & counts.keys():
+        incidents.report(kind, _MESSAGES[kind])
     return Rollout(
-        token_ids=torch.tensor(padded, dtype=torch.int64).reshape(shape),
-        rollout_logps=torch.tensor(filled, dtype=torch.float32).reshape(shape),
-        mask=torch.arange(width) < lengths.unsqueeze(1),
+        token_ids=_padded(tokens, pad_id, torch.int64),
+        rollout_logps=_padded(logps, math.nan, torch.float32),
+        mask=_padded([[True] * len(row) for row in tokens], False, torch.bool),
         requests=tuple(requests),
         counts={kind: counts[kind] for kind in KINDS},
     )
 
 
+def _padded(rows: Sequence[Sequence[float]], padding: float, dtype: torch.dtype) -> torch.Tensor:
+    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=padding) if tensors else torch.empty(0, 0, dtype=dtype)
+
+
 def _completions(outputs: Iterable[Any]) -> Iterable[Sequence[Any]]:
-    """The completions of each request."""
+    """Yields the completions of each request."""
     shape: Any = getattr(outputs, "shape", None)
     if shape is not None:
         msg = f"got an array of shape {tuple(shape)}; expected vLLM's RequestOutputs. An array with a column for "
@@ -125,23 +131,23 @@ def _completions(outputs: Iterable[Any]) -> Iterable[Sequence[Any]]:
         yield completions or ()
 
 
-def _selected(tokens: Sequence[int], logprobs: Any, counts: Counter[str]) -> list[float]:
-    """The log-probability of each sampled token, NaN where there is none; counts why."""
+def _sampled(tokens: Sequence[int], logprobs: Any, counts: Counter[str]) -> list[float]:
+    """Returns the log-probability of each sampled token, NaN if there is none, and counts the reasons."""
     if logprobs is None:
         counts["unrequested"] += len(tokens)
         return [math.nan] * len(tokens)
     known = min(len(tokens), len(logprobs))
     counts["missing"] += len(tokens) - known
     counts["surplus"] += len(logprobs) - known
-    select = _select_flat if all(hasattr(logprobs, name) for name in _FLAT) else _select
-    values = [select(logprobs, position, token) for position, token in enumerate(tokens[:known])]
+    look_up = _look_up_flat if all(hasattr(logprobs, name) for name in _FLAT) else _look_up
+    values = [look_up(logprobs, position, token) for position, token in enumerate(tokens[:known])]
     counts.update(value for value in values if isinstance(value, str))
     values += ["missing"] * (len(tokens) - known)
     return [math.nan if isinstance(value, str) else value for value in values]
 
 
-def _select(logprobs: Sequence[Any], position: int, token: int) -> float | str:
-    """The sampled token's log-probability at a position, or why there is none."""
+def _look_up(logprobs: Sequence[Any], position: int, token: int) -> float | str:
+    """Returns the sampled token's log-probability at a position, or the kind of problem."""
     entries = logprobs[position]
     if entries is None:
         return "none"
@@ -153,8 +159,8 @@ def _select(logprobs: Sequence[Any], position: int, token: int) -> float | str:
     return _number(getattr(entry, "logprob", entry))
 
 
-def _select_flat(logprobs: Any, position: int, token: int) -> float | str:
-    """The same, of a flat container, without a dict for each position."""
+def _look_up_flat(logprobs: Any, position: int, token: int) -> float | str:
+    """Reads a ``FlatLogprobs`` like :func:`_look_up`, without making a dict for the position."""
     start, end = logprobs.start_indices[position], logprobs.end_indices[position]
     if start == end:
         return "none"
@@ -175,22 +181,22 @@ def _number(value: Any) -> float | str:
 
 
 def _as_trained(
-    rows: list[list[int]], logps: list[list[float]], trained: Sequence[Sequence[int]], counts: Counter[str]
+    tokens: list[list[int]], logps: list[list[float]], trained: Sequence[Sequence[int]], counts: Counter[str]
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """The rows as the trainer has them, longer or shorter at their ends."""
-    if len(trained) != len(rows):
-        msg = f"got token_ids of {len(trained)} rows; expected {len(rows)}, one for each completion"
+    """Lengthens or shortens rows at their ends to those of the trainer."""
+    if len(trained) != len(tokens):
+        msg = f"got token_ids of {len(trained)} rows; expected {len(tokens)}, one for each completion"
         raise ValueError(msg)
-    kept, values = [], []
-    for index, (row, row_logps, given) in enumerate(zip(rows, logps, trained, strict=True)):
-        tokens = [int(token) for token in given]
-        common = min(len(tokens), len(row))
-        if tokens[:common] != row[:common]:
-            at = next(t for t in range(common) if tokens[t] != row[t])
-            msg = f"got token {tokens[at]} at position {at} of row {index} in token_ids, where the engine sampled "
-            msg += f"{row[at]}; expected the engine's tokens, without pads, and at most more or fewer at the end"
+    new_tokens, new_logps = [], []
+    for index, (row, row_logps, ids) in enumerate(zip(tokens, logps, trained, strict=True)):
+        new = [int(token) for token in ids]
+        common = min(len(new), len(row))
+        if new[:common] != row[:common]:
+            position = next(t for t in range(common) if new[t] != row[t])
+            msg = f"got token {new[position]} at position {position} of row {index} in token_ids, where the engine sampled "
+            msg += f"{row[position]}; expected the engine's tokens, without pads, and at most more or fewer at the end"
             raise ValueError(msg)
-        counts["appended"] += len(tokens) - common
-        kept.append(tokens)
-        values.append([*row_logps[:common], *[math.nan] * (len(tokens) - common)])
-    return kept, values
+        counts["appended"] += len(new) - common
+        new_tokens.append(new)
+        new_logps.append([*row_logps[:common], *[math.nan] * (len(new) - common)])
+    return new_tokens, new_logps

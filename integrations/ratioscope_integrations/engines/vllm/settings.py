@@ -1,6 +1,6 @@
-"""What a vLLM engine was configured with, read off the live engine or off a server's own description.
+"""Settings of a vLLM engine, read from the live engine or from a server's description of itself.
 
-vLLM is never imported and never asked over the network here.
+vLLM is never imported, and this module uses no network.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.config.lookup import UNKNOWN, lookup
+from ratioscope.config.lookup import UNKNOWN, is_unknown, lookup
 from ratioscope.config.snapshot import versions
 
 if TYPE_CHECKING:
@@ -46,21 +46,21 @@ _PATHS = {
     "enforce_eager": "model_config.enforce_eager",
     "returns_routed_experts": "aux_output_config.enable_return_routed_experts",
 }
-"""Where a ``VllmConfig`` (vLLM 0.31) holds each setting."""
+"""Path of each setting in a ``VllmConfig`` (vLLM 0.31)."""
 
 
 def engine_settings(llm: Any) -> dict[str, Any]:
-    """Returns the settings of an engine that lives in this process.
+    """Returns the settings of an engine in this process.
 
     Args:
-        llm: a ``vllm.LLM``, or anything shaped like one; None if there is none.
+        llm: a ``vllm.LLM``, or an object with its attributes; None if there is none.
 
     Returns:
-        ``vllm_version`` and one entry for each setting that bears on log-probabilities; ``"unknown"`` for what the
-        engine does not tell, ``"none"`` for a feature that is off.
+        ``vllm_version`` and one entry for each setting that affects log-probabilities; ``"unknown"`` for a setting
+        that the engine does not have, ``"none"`` for a feature that is off.
     """
     vllm_config = lookup(llm, "llm_engine.vllm_config")
-    if vllm_config is None or vllm_config == UNKNOWN:
+    if vllm_config is None or is_unknown(vllm_config):
         vllm_config = lookup(llm, "llm_engine")
     settings = _settings(vllm_config)
     return settings if llm is None else {**settings, "vllm_version": _installed_version()}
@@ -70,30 +70,28 @@ def server_settings(server_info: Any) -> dict[str, Any]:
     """Returns the settings of an engine behind a server.
 
     Args:
-        server_info: the ``vllm_config`` tree that the server's ``/server_info`` answered earlier; None if it was
-            never asked.
+        server_info: the ``vllm_config`` tree of an earlier answer to ``/server_info``; None without one.
 
     Returns:
-        The same entries as ``engine_settings``. The version is unknown: the package installed here is not the
-        server's.
+        The entries of ``engine_settings``. The version is unknown: the package installed here is not the server's.
     """
     return _settings(server_info)
 
 
 def sampling_settings(params: Any, *, scoring_temperature: float | None = None) -> dict[str, Any]:
-    """Returns what tokens were sampled with, as a loop of your own passes it to vLLM.
+    """Returns the sampling settings of your own loop.
 
     Args:
-        params: a ``vllm.SamplingParams``, or anything shaped like one.
+        params: a ``vllm.SamplingParams``, or an object with its attributes.
         scoring_temperature: the temperature that your loop divides its logits by; None if it does not, which is 1.
 
     Returns:
-        The section ``sampling`` of a run config, by which ``ratioscope diagnose`` tells settings that bias the ratio.
+        The section ``sampling`` of a run config, in which ``ratioscope diagnose`` finds settings that bias the ratio.
     """
-    found = {name: lookup(params, name) for name in SAMPLING}
+    settings = {name: lookup(params, name) for name in SAMPLING}
     neutral: dict[str, tuple[Any, ...]] = {name: (None, UNKNOWN, value, [], {}) for name, value in RESHAPING.items()}
     return {
-        **found,
+        **settings,
         "scoring_temperature": 1.0 if scoring_temperature is None else scoring_temperature,
         "overridden": [],
         "reshaped_by": sorted(name for name, values in neutral.items() if lookup(params, name) not in values),
@@ -101,26 +99,26 @@ def sampling_settings(params: Any, *, scoring_temperature: float | None = None) 
 
 
 def _settings(vllm_config: Any) -> dict[str, Any]:
-    """Reads every setting off a ``VllmConfig`` or the JSON tree of one."""
-    found = {name: lookup(vllm_config, path) for name, path in _PATHS.items()}
-    found["dtype"] = _dtype(found["dtype"])
-    found["kv_cache_dtype"] = _dtype(found["kv_cache_dtype"])
-    found["speculative_decoding"] = _speculative(found["speculative_decoding"])
-    if found["quantization"] is None:
-        found["quantization"] = "none"
-    return {"vllm_version": UNKNOWN, **{name: UNKNOWN if value is None else value for name, value in found.items()}}
+    """Reads every setting from a ``VllmConfig`` or the JSON tree of one."""
+    settings = {name: lookup(vllm_config, path) for name, path in _PATHS.items()}
+    settings["dtype"] = _dtype(settings["dtype"])
+    settings["kv_cache_dtype"] = _dtype(settings["kv_cache_dtype"])
+    settings["speculative_decoding"] = _speculative(settings["speculative_decoding"])
+    if settings["quantization"] is None:
+        settings["quantization"] = "none"
+    return {"vllm_version": UNKNOWN, **{name: UNKNOWN if value is None else value for name, value in settings.items()}}
 
 
 def _dtype(value: Any) -> Any:
-    """Returns a dtype's name without the library it comes from."""
+    """Returns a dtype's name without its library."""
     return value if value is None else str(value).removeprefix("torch.")
 
 
 def _speculative(value: Any) -> Any:
-    """Returns the method and the draft length as one text, such as ``"eagle3, 4 tokens"``."""
+    """Describes speculative decoding by its method and draft length, such as ``"eagle3, 4 tokens"``."""
     if value is None:
         return "none"
-    if value == UNKNOWN:
+    if is_unknown(value):
         return UNKNOWN
     return f"{lookup(value, 'method')}, {lookup(value, 'num_speculative_tokens')} tokens"
 

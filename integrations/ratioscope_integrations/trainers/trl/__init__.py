@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from ratioscope_integrations.trainers.trl.attach import enable
 from ratioscope_integrations.trainers.trl.callback import RatioscopeCallback
-from ratioscope_integrations.trainers.trl.report_to import enable
 
 __all__ = ["RatioscopeCallback", "enable"]

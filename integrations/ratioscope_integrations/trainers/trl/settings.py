@@ -1,24 +1,19 @@
-"""The settings of a TRL trainer as they took effect.
+"""Effective settings of a TRL trainer, its model and its engine.
 
-Everything is read off the live trainer by name. TRL is never imported, and a setting that is missing, renamed or
+Every setting is read from the live trainer by name. TRL is never imported, and a setting that is missing, renamed or
 unreadable is recorded as unknown.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ratioscope.config.lookup import UNKNOWN, lookup
+from ratioscope.config.lookup import UNKNOWN, is_unknown, lookup
 from ratioscope.config.redaction import redact
+from ratioscope.incidents import log
 from ratioscope_integrations.engines.vllm.settings import RESHAPING, SAMPLING, engine_settings, server_settings
-from ratioscope_integrations.trainers.trl.warnings import config_warnings
-
-__all__ = ["config_warnings", "trl_sections"]
-
-logger = logging.getLogger("ratioscope")
 
 _LOSS = (
     "loss_type",
@@ -47,16 +42,16 @@ _ROUTER_REPLAY = ("router_replay", "routing_replay", "use_router_replay", "enabl
 
 
 def trl_sections(trainer: Any, *, server_info: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """Returns what a GRPO trainer, its model, its batches and its engine were set to.
+    """Returns the settings of a GRPO trainer, its model, its batches and its engine.
 
     Args:
-        trainer: a ``trl.GRPOTrainer`` or anything shaped like one. It is only read, without network calls or
+        trainer: a ``trl.GRPOTrainer`` or an object with its attributes. It is only read, without network calls or
             collectives, so that one rank alone may call this.
-        server_info: in server mode, what ``vllm_client.get_server_info()`` answered earlier, if anyone asked.
+        server_info: in server mode, an earlier answer of ``vllm_client.get_server_info()``, if there is one.
 
     Returns:
         The sections ``loss``, ``sampling``, ``engine``, ``trainer`` and ``batch``, JSON-able and without secrets.
-        What cannot be read is ``"unknown"``.
+        An unreadable setting is ``"unknown"``.
     """
     engine = _guarded(_engine, trainer, server_info)
     sections = {
@@ -70,45 +65,43 @@ def trl_sections(trainer: Any, *, server_info: Mapping[str, Any] | None = None) 
 
 
 def _guarded(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what ``read`` returns, or ``UNKNOWN`` if it raises."""
+    """Calls ``read`` and returns its result, or ``UNKNOWN`` if it raises."""
     try:
         return read(*arguments)
     except Exception as error:
-        logger.debug("ratioscope could not read a setting (%s): %s", read.__name__, error)
+        log.debug("could not read a setting (%s): %s", read.__name__, error)
         return UNKNOWN
 
 
 def _first(root: Any, *paths: str) -> Any:
-    """Returns what stands at the first of several paths that exists."""
-    found = (lookup(root, path) for path in paths)
-    return next((value for value in found if not _is_unknown(value)), UNKNOWN)
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, str) and value == UNKNOWN
+    """Reads the first of several paths that exists."""
+    values = (lookup(root, path) for path in paths)
+    return next((value for value in values if not is_unknown(value)), UNKNOWN)
 
 
 def _loss(trainer: Any) -> dict[str, Any]:
-    """Returns the loss's settings, and whose ``_compute_loss`` runs: a subclass's may leave the ratio out."""
-    found = {name: _first(trainer, name, f"args.{name}") for name in _LOSS}
+    """Returns the loss's settings and the owner of ``_compute_loss``: a subclass's may leave the ratio out."""
+    settings = {name: _first(trainer, name, f"args.{name}") for name in _LOSS}
     liger = [lookup(trainer, path) for path in ("args.use_liger_kernel", "args.use_liger_loss", "use_liger_loss")]
     high = _first(trainer, "epsilon_high", "args.epsilon_high")
     low = _first(trainer, "epsilon_low", "args.epsilon")
     return {
-        **found,
+        **settings,
         "epsilon": low,
         "epsilon_high": low if high is None else high,
-        "use_liger_kernel": True if True in liger else next((it for it in liger if not _is_unknown(it)), UNKNOWN),
+        "use_liger_kernel": True
+        if True in liger
+        else next((value for value in liger if not is_unknown(value)), UNKNOWN),
         "computed_by": lookup(trainer, "_compute_loss.__qualname__"),
     }
 
 
 def _sampling(trainer: Any) -> dict[str, Any]:
-    """Returns the sampling settings that the engine receives: ``generation_kwargs`` wins over fields."""
+    """Returns the sampling settings that the engine receives: ``generation_kwargs`` override the trainer's fields."""
     fields = {name: _first(trainer, f"vllm_generation.{name}", name, f"args.{name}") for name in SAMPLING}
     overrides = _first(trainer, "vllm_generation.generation_kwargs", "args.generation_kwargs")
     scoring = _first(trainer, "temperature", "args.temperature")
-    if overrides is None or _is_unknown(overrides):
+    if overrides is None or is_unknown(overrides):
         overrides = {}
     if not isinstance(overrides, Mapping):
         unreadable = dict.fromkeys((*SAMPLING, "overridden", "reshaped_by"), UNKNOWN)
@@ -118,7 +111,7 @@ def _sampling(trainer: Any) -> dict[str, Any]:
         effective["min_p"] = 0.0
     reshaping = [name for name, neutral in RESHAPING.items() if overrides.get(name) not in (None, neutral, [], {})]
     regex = _first(trainer, "vllm_generation.structured_outputs_regex", "args.vllm_structured_outputs_regex")
-    if isinstance(regex, str) and not _is_unknown(regex):
+    if isinstance(regex, str) and not is_unknown(regex):
         reshaping.append("structured_outputs_regex")
     return {
         **effective,
@@ -129,45 +122,45 @@ def _sampling(trainer: Any) -> dict[str, Any]:
 
 
 def _engine(trainer: Any, server_info: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the engine's settings, from the engine itself or from what a server has said of its own."""
+    """Returns the engine's settings, from the engine itself or from an earlier answer of a server."""
     mode = _first(trainer, "vllm_mode", "args.vllm_mode")
     if _first(trainer, "use_vllm", "args.use_vllm") is False:
         return {"vllm_mode": "not used"}
     if mode == "server":
-        known = server_info or _first(trainer, "vllm_generation.vllm_client.server_info", "vllm_client.server_info")
-        settings = server_settings(known)
+        stored = _first(trainer, "vllm_generation.vllm_client.server_info", "vllm_client.server_info")
+        settings = server_settings(server_info or stored)
     else:
         llm = _first(trainer, "vllm_generation.llm", "llm")
-        settings = engine_settings(None if _is_unknown(llm) else llm)
+        settings = engine_settings(None if is_unknown(llm) else llm)
     if mode == "colocate":
         for name, path in (
             ("tensor_parallel_size", "args.vllm_tensor_parallel_size"),
             ("sleep_mode", "args.vllm_enable_sleep_mode"),
         ):
-            settings[name] = lookup(trainer, path) if _is_unknown(settings[name]) else settings[name]
+            settings[name] = lookup(trainer, path) if is_unknown(settings[name]) else settings[name]
     return {"vllm_mode": mode, **settings, "weight_sync": _weight_sync(trainer)}
 
 
 def _weight_sync(trainer: Any) -> str:
-    """Returns when the trainer sends its weights to the engine; that they arrive is another matter."""
+    """Returns when the trainer sends its weights to the engine. Arrival is not checked."""
     steps = lookup(trainer, "args.weight_sync_steps")
     if isinstance(steps, int):
         return f"every {steps} steps"
-    return UNKNOWN if _is_unknown(lookup(trainer, "_last_loaded_step")) else "before a generation at a new step"
+    return UNKNOWN if is_unknown(lookup(trainer, "_last_loaded_step")) else "before a generation at a new step"
 
 
 def _trainer(trainer: Any, returns_routed_experts: Any) -> dict[str, Any]:
-    """Returns what the trainer computes its log-probabilities with."""
+    """Returns settings that the trainer's log-probabilities depend on."""
     model = _unwrapped(lookup(trainer, "model"))
     experts = _guarded(_num_experts, lookup(model, "config"))
     peft_type, peft_rank = _peft(model)
     attention = lookup(model, "config._attn_implementation")
     return {
         "class": f"{type(trainer).__module__}.{type(trainer).__qualname__}",
-        "model_class": UNKNOWN if _is_unknown(model) else type(model).__name__,
+        "model_class": UNKNOWN if is_unknown(model) else type(model).__name__,
         "weights_dtype": _guarded(_weights_dtype, model),
         "mixed_precision": lookup(trainer, "accelerator.mixed_precision"),
-        "train_logps_dtype": UNKNOWN,  # only a batch can tell, and so below
+        "train_logps_dtype": UNKNOWN,  # this and the next two are known from the first batch on
         "rollout_logps_dtype": UNKNOWN,
         "ratio_of": UNKNOWN,
         "attention_implementation": UNKNOWN if attention is None else attention,
@@ -181,9 +174,9 @@ def _trainer(trainer: Any, returns_routed_experts: Any) -> dict[str, Any]:
 
 def _unwrapped(model: Any) -> Any:
     """Returns the model inside the wrappers of data parallelism and compilation."""
-    for _ in range(8):  # more wrappers than anyone stacks, and an end should they form a ring
+    for _ in range(8):  # more wrappers than are ever stacked; the bound ends a ring of wrappers
         inner = _first(model, "module", "_orig_mod")
-        if _is_unknown(inner) or not _is_unknown(lookup(model, "config")):
+        if is_unknown(inner) or not is_unknown(lookup(model, "config")):
             break
         model = inner
     return model
@@ -199,7 +192,7 @@ def _weights_dtype(model: Any) -> str:
 
 def _peft(model: Any) -> tuple[Any, Any]:
     """Returns the active adapter's type and rank; ``"none"`` where the model has no adapter."""
-    if model is None or _is_unknown(model):
+    if model is None or is_unknown(model):
         return UNKNOWN, UNKNOWN
     adapters = lookup(model, "peft_config")
     if not isinstance(adapters, Mapping) or not adapters:
@@ -210,7 +203,7 @@ def _peft(model: Any) -> tuple[Any, Any]:
 
 
 def _num_experts(config: Any) -> Any:
-    """Returns how many experts each layer routes between: 0 for a dense model."""
+    """Returns the number of experts that each layer routes between: 0 for a dense model."""
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     for name in _EXPERTS:
         count = _first(text_config, name)
@@ -222,16 +215,16 @@ def _num_experts(config: Any) -> Any:
 
 
 def _router_replay(trainer: Any, experts: Any, returns_routed_experts: Any) -> Any:
-    """Returns whether the trainer reuses the engine's routing, which it cannot if the engine does not return it."""
+    """Returns the setting for reusing the engine's routing; it is off if the engine does not return its routing."""
     if experts == 0:
         return "not applicable"
     setting = _first(trainer, *(f"args.{name}" for name in _ROUTER_REPLAY))
-    if _is_unknown(setting) and returns_routed_experts is False:
+    if is_unknown(setting) and returns_routed_experts is False:
         return "off"
     return setting
 
 
 def _batch(trainer: Any) -> dict[str, Any]:
-    """Returns how generations are cut into batches."""
-    found = {name: _first(trainer, f"args.{name}", name) for name in _BATCH}
-    return {**found, "world_size": _first(trainer, "accelerator.num_processes", "args.world_size")}
+    """Returns the settings that divide generations into batches."""
+    settings = {name: _first(trainer, f"args.{name}", name) for name in _BATCH}
+    return {**settings, "world_size": _first(trainer, "accelerator.num_processes", "args.world_size")}

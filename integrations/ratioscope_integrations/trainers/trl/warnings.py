@@ -1,4 +1,4 @@
-"""Settings under which the importance ratio is biased before any engine has drifted."""
+"""Warnings about settings that bias the importance ratio, whatever the engines compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["CONFIG_FINDINGS", "config_warnings"]
 
 CONFIG_FINDINGS = ("sampling_settings", "logprobs_mode")
-"""Findings of the diagnosis that say in general what these warnings say of each setting."""
+"""Findings of the diagnosis with the same evidence as these warnings."""
 
 _BIASED: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("top_p", lambda value: value < 1, "top_p=1"),
@@ -20,7 +20,7 @@ _BIASED: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("min_p", lambda value: value > 0, "min_p=0"),
     ("repetition_penalty", lambda value: value != 1, "repetition_penalty=1"),
 )
-"""Each setting, when it changes the sampled distribution, and its neutral value."""
+"""Sampling settings: name, a test of whether a value changes the sampled distribution, and the neutral value."""
 
 _RESHAPES = (
     "reshapes the distribution that vLLM samples from, and the trainer scores the one before it, "
@@ -29,15 +29,15 @@ _RESHAPES = (
 
 
 def config_warnings(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns one line for each setting that biases the ratio, and what to do about it.
+    """Returns one line for each setting that biases the ratio, with its remedy.
 
     A setting that is unknown gives no warning, except for the engine's ``logprobs_mode`` where it matters.
 
     Args:
-        sections: what ``trl_sections`` returned.
+        sections: run config from :func:`ratioscope_integrations.trainers.trl.settings.trl_sections`.
 
     Returns:
-        The warnings, none where every setting is neutral or no engine is used.
+        The warnings; none if every setting is neutral or no engine is used.
     """
     if lookup(sections, "engine.vllm_mode") == "not used":
         return []
@@ -45,7 +45,7 @@ def config_warnings(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _sampling_warnings(sections: Mapping[str, Any]) -> list[str]:
-    """Warns of sampling that is truncated or reshaped: the trainer scores the distribution before it was."""
+    """Warns of truncated or reshaped sampling: the trainer scores the distribution before truncation."""
     overridden = _names(sections, "overridden")
     lines = []
     for name, is_biased, neutral in _BIASED:
@@ -58,7 +58,7 @@ def _sampling_warnings(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _temperature_warnings(sections: Mapping[str, Any]) -> list[str]:
-    """Warns of a temperature that the engine got and the trainer did not."""
+    """Warns of a temperature that only the engine uses."""
     sampled = _number(lookup(sections, "sampling.temperature"))
     scored = _number(lookup(sections, "sampling.scoring_temperature"))
     if sampled is None or sampled == scored or "temperature" not in _names(sections, "overridden"):
@@ -69,7 +69,7 @@ def _temperature_warnings(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _logprobs_warnings(sections: Mapping[str, Any]) -> list[str]:
-    """Warns of log-probabilities that were taken before the temperature, or that are none."""
+    """Warns if vLLM returns logits, or log-probabilities computed before the temperature is applied."""
     mode = lookup(sections, "engine.logprobs_mode")
     if mode in ("raw_logits", "processed_logits"):
         line = f"logprobs_mode is {mode}: vLLM returns logits, of which no importance ratio can be formed"
@@ -87,11 +87,11 @@ def _logprobs_warnings(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _names(sections: Mapping[str, Any], name: str) -> list[str]:
-    """Returns a list of names in the sampling section, empty where it is unknown."""
+    """Returns a list of names in the sampling section, empty if it is unknown."""
     value = lookup(sections, f"sampling.{name}")
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
 
 
 def _number(value: Any) -> float | None:
-    """Returns a setting as a number, or None where it is unset or unknown."""
+    """Returns a setting as a number, or None if it is unset or unknown."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

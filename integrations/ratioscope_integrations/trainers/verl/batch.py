@@ -1,4 +1,4 @@
-"""verl's batch as a recorder takes it: a ``DataProto``, its ``TensorDict`` or a dict, padded or nested."""
+"""Reading of verl's batches: a ``DataProto``, its ``TensorDict`` or a dict, padded or nested."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ import torch
 
 from ratioscope.batch.packing import padded
 
-OLD, ROLLOUT, MASK = "old_log_probs", "rollout_log_probs", "response_mask"
-ADVANTAGES, TOKENS, WEIGHTS = "advantages", "responses", "rollout_is_weights"
+_REQUIRED = {"train_logps": "old_log_probs", "rollout_logps": "rollout_log_probs", "mask": "response_mask"}
+_OPTIONAL = {"advantages": "advantages", "token_ids": "responses", "weights": "rollout_is_weights"}
+_ADDED_AFTER_CORRECTION = {"advantages", "rollout_is_weights"}
 
 
 @dataclass(frozen=True)
-class Sides:
-    """What a batch holds, all ``(B, T)`` and padded but ``advantages``, ``(B,)``.
+class VerlBatch:
+    """Tensors of one batch, all ``(B, T)`` and padded except ``advantages``, ``(B,)``.
 
     Attributes:
-        train: log-probabilities under the policy before the update.
-        rollout: the same under the engine that sampled.
-        mask: the tokens that the policy sampled, those that a rejection took away included if the caller gave them.
-        advantages: of each row; None where they differ within a row, or a rejection left nothing of one.
-        token_ids: of the sampled tokens, or None.
-        weights: what verl's correction made of the ratios, or None.
-        corrected: whether verl's correction, which changes the mask, has certainly run.
+        train_logps: log-probabilities under the policy before the update, in nats.
+        rollout_logps: log-probabilities under the engine that sampled.
+        mask: tokens that the policy sampled, including rejected ones if the caller gave the mask before the rejection.
+        advantages: advantage of each completion; None if one has several, or if a rejection left none of its tokens.
+        token_ids: sampled tokens, or None.
+        weights: importance weights of verl's correction, or None.
+        is_corrected: True if verl's correction, which changes the mask, has certainly run.
     """
 
-    train: torch.Tensor
-    rollout: torch.Tensor
+    train_logps: torch.Tensor
+    rollout_logps: torch.Tensor
     mask: torch.Tensor
     advantages: torch.Tensor | None
     token_ids: torch.Tensor | None
     weights: torch.Tensor | None
-    corrected: bool
+    is_corrected: bool
 
 
-def sides_of(batch: Any, mask: torch.Tensor | None = None) -> Sides | str:
+def read_batch(batch: Any, mask: torch.Tensor | None = None) -> VerlBatch | str:
     """Reads a batch.
 
     Args:
@@ -44,7 +45,7 @@ def sides_of(batch: Any, mask: torch.Tensor | None = None) -> Sides | str:
         mask: ``(B, T)`` or nested ``response_mask`` as it was before verl's correction; None for the batch's own.
 
     Returns:
-        The sides, or why there is nothing to compare.
+        The batch, or the reason why it has no ratio.
 
     Raises:
         TypeError: if the batch is something else.
@@ -54,52 +55,45 @@ def sides_of(batch: Any, mask: torch.Tensor | None = None) -> Sides | str:
         msg = f"got a batch of type {type(batch).__name__}; expected a DataProto, a TensorDict or a dict of tensors"
         raise TypeError(msg)
     keys = set(tensors.keys())
-    if absent := [name for name in (OLD, ROLLOUT, MASK) if name not in keys]:
+    if absent := [key for key in _REQUIRED.values() if key not in keys]:
         return f"verl's batch has no {', '.join(absent)}. Is actor_rollout_ref.rollout.calculate_log_probs on?"
-    if tensors[OLD] is tensors[ROLLOUT]:
+    named = {name: tensors[key] for name, key in _REQUIRED.items()}
+    if named["train_logps"] is named["rollout_logps"]:
         return "verl's old_log_probs are the rollout's own, as in bypass mode: every ratio is 1"
-    left = tensors[MASK]
-    named = {
-        "train_logps": tensors[OLD],
-        "rollout_logps": tensors[ROLLOUT],
-        "mask": left if mask is None else mask,
-        "left": left,
-    }
-    more = {name: tensors[key] for name, key in _MORE.items() if key in keys}
-    train, rollout, given, left, *rest = _rows(named | {name: more.get(name) for name in _MORE})
-    advantages, token_ids, weights = (it if it is not None and it.shape == train.shape else None for it in rest)
-    return Sides(
-        train=train,
-        rollout=rollout,
-        mask=given,
-        advantages=None if advantages is None else _of_rows(advantages, left, given),
+    named |= {"mask": named["mask"] if mask is None else mask, "remaining": named["mask"]}
+    optional = {name: tensors[key] if key in keys else None for name, key in _OPTIONAL.items()}
+    train, rollout, mask, remaining, *rest = padded(None, **named, **_in_layout_of(named["train_logps"], optional))
+    advantages, token_ids, weights = (
+        value if value is not None and value.shape == train.shape else None for value in rest
+    )
+    return VerlBatch(
+        train_logps=train,
+        rollout_logps=rollout,
+        mask=mask,
+        advantages=None if advantages is None else _by_completion(advantages, remaining, mask),
         token_ids=token_ids,
         weights=weights,
-        corrected=bool({ADVANTAGES, WEIGHTS} & keys),
+        is_corrected=bool(_ADDED_AFTER_CORRECTION & keys),
     )
 
 
-_MORE = {"advantages": ADVANTAGES, "token_ids": TOKENS, "weights": WEIGHTS}
-
-
-def _rows(named: dict[str, Any]) -> tuple[Any, ...]:
-    """The tensors as ``(B, T)``; optional ones that are laid out otherwise are left out."""
-    nested = named["train_logps"].is_nested
-    alike = {
-        name: None if name in _MORE and value is not None and value.is_nested != nested else value
-        for name, value in named.items()
+def _in_layout_of(logps: torch.Tensor, optional: dict[str, Any]) -> dict[str, Any]:
+    """Replaces optional tensors by None if they are nested and the log-probabilities are not, or the reverse."""
+    return {
+        name: None if value is not None and value.is_nested != logps.is_nested else value
+        for name, value in optional.items()
     }
-    return tuple(padded(None, **alike))
 
 
-def _of_rows(advantages: torch.Tensor, left: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | None:
-    """``(B,)`` of ``(B, T)`` advantages that are one number a row; None if they are not, or a row's is not known.
+def _by_completion(advantages: torch.Tensor, remaining: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | None:
+    """Reduces ``(B, T)`` advantages to ``(B,)``; None if a completion has several, or none that is known.
 
-    verl holds batches on the CPU, where looking costs nothing; on an accelerator it would wait, and is left.
+    verl holds batches on the CPU, where the comparison is free. On an accelerator the host would wait for it, so there
+    the advantages are left out.
     """
-    if advantages.device.type != "cpu" or not advantages.numel() or left.shape != advantages.shape:
+    if advantages.device.type != "cpu" or not advantages.numel() or remaining.shape != advantages.shape:
         return None
-    inside = left != 0
+    inside = remaining != 0
     highest = torch.where(inside, advantages, -torch.inf).amax(dim=-1)
     lowest = torch.where(inside, advantages, torch.inf).amin(dim=-1)
     known = (lowest == highest) | ~(mask != 0).any(dim=-1)

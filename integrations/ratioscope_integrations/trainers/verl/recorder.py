@@ -1,4 +1,4 @@
-"""verl: a recorder in the driver of its PPO trainer, which sees whole batches.
+"""Recorder in the driver of verl's PPO trainer, which has whole batches.
 
 The driver is one process without a process group, so nothing is merged and no rank waits for another. verl is never
 imported.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.recording.recorder import Recorder
-from ratioscope_integrations.trainers.verl.batch import sides_of
+from ratioscope_integrations.trainers.verl.batch import read_batch
 from ratioscope_integrations.trainers.verl.settings import correction_from, mode_of, sections, text_at
 from ratioscope_integrations.trainers.verl.tracking import live_runs, report_to_of
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from ratioscope.recording.token_texts import Decode
     from ratioscope.trackers.registry import ReportTo
 
-__all__ = ["VerlRecorder", "correction_from", "mode_of", "report_to_of"]
+_BYPASS = "verl runs in bypass mode: old_log_probs are the rollout's own, and its actor's loss has the only ratio; "
+_BYPASS += "there is nothing to record in the driver"
+_REJECTED = "the batch's response_mask is what verl's rejection left; pass the one before it, as "
+_REJECTED += "observe(batch, mask=...), so that rejected tokens count"
 
 
 class VerlRecorder:
@@ -38,17 +41,17 @@ class VerlRecorder:
         config: the trainer's config, whose ``algorithm.rollout_correction`` is the rule.
         tracking: verl's ``Tracking``. Runs that it opened are attached to and never finished.
         report_to: as for :class:`ratioscope.Recorder`; None follows ``tracking``.
-        output_dir: where the journal lies; None for ``trainer.default_local_dir``, or no journal without one.
+        output_dir: folder of the journal; None for ``trainer.default_local_dir``, or no journal without one.
         detail: which scalars trackers receive: ``"headline"``, ``"standard"`` or ``"full"``.
-        decode: as for :class:`ratioscope.Recorder`: a tokenizer, for the texts of each window's worst tokens.
-        close_timeout: seconds that ``close`` waits for what trackers have not received yet; the journal keeps it.
+        decode: tokenizer for the texts of each window's worst tokens, as for :class:`ratioscope.Recorder`.
+        close_timeout: seconds that ``close`` waits for undelivered rows; the journal keeps them.
         on_finding: as for :class:`ratioscope.Recorder`.
 
     Attributes:
-        recorder: the recorder behind it.
+        recorder: recorder of the batches.
 
     Raises:
-        TypeError: if ``tracking`` is none of verl's, or ``decode`` cannot decode.
+        TypeError: if ``tracking`` is not verl's, or ``decode`` cannot decode.
         ValueError: if the detail, ``on_finding`` or a tracker's name is unknown.
         ImportError: if a named tracker's package is missing.
     """
@@ -88,8 +91,8 @@ class VerlRecorder:
         Args:
             batch: a ``DataProto``, its ``TensorDict`` or a dict, with ``old_log_probs``, ``rollout_log_probs`` and
                 ``response_mask``; padded ``(B, T)`` or nested. ``advantages``, ``responses`` and
-                ``rollout_is_weights`` are used where they are there.
-            mask: ``response_mask`` as it was before the correction, which replaces it where ``rollout_rs`` rejects.
+                ``rollout_is_weights`` are used if present.
+            mask: ``response_mask`` as it was before the correction, which replaces it if ``rollout_rs`` rejects tokens.
             split: ``"train"`` or ``"eval"``; each has its own window.
         """
         with self.recorder.incidents.guard("observing a batch"):
@@ -114,35 +117,29 @@ class VerlRecorder:
         return self.recorder.write(record)
 
     def close(self) -> None:
-        """Sends what is held back, within a bounded time; the runs are verl's to end. Never raises."""
+        """Sends undelivered rows within a bounded time. verl ends its runs itself. Never raises."""
         self.recorder.close()
 
     def _observe(self, batch: Any, mask: torch.Tensor | None, split: str) -> None:
-        say = self.recorder.incidents.report
+        report = self.recorder.incidents.report
         if mode_of(self._config) == "bypass":
-            say("bypass", _BYPASS)
+            report("bypass", _BYPASS)
             return
-        sides = sides_of(batch, mask)
-        if isinstance(sides, str):
-            say("no ratio", sides)
+        read = read_batch(batch, mask)
+        if isinstance(read, str):
+            report("no ratio", read)
             return
         rule = self.recorder.correction
         rejects = rule is not None and any(stage.action == "drop" for stage in rule.stages)
-        after = rejects and mask is None and sides.corrected
-        if after:
-            say("rejected mask", _REJECTED)
+        has_rejected = rejects and mask is None and read.is_corrected
+        if has_rejected:
+            report("rejected mask", _REJECTED)
         self.recorder.observe(
-            sides.train,
-            sides.rollout,
-            sides.mask,
-            advantages=sides.advantages,
-            token_ids=sides.token_ids,
-            applied=None if after else sides.weights,
+            read.train_logps,
+            read.rollout_logps,
+            read.mask,
+            advantages=read.advantages,
+            token_ids=read.token_ids,
+            applied=None if has_rejected else read.weights,  # weights of rejected tokens would count as disagreements
             split=split,
         )
-
-
-_BYPASS = "verl runs in bypass mode: old_log_probs are the rollout's own, and its actor's loss has the only ratio; "
-_BYPASS += "there is nothing to record in the driver"
-_REJECTED = "the batch's response_mask is what verl's rejection left; pass the one before it, as "
-_REJECTED += "observe(batch, mask=...), so that rejected tokens count"

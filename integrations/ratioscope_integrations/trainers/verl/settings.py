@@ -1,16 +1,16 @@
-"""What verl's config says: the rule of its rollout correction, and the sections of a run config.
+"""Reading of verl's config: the rule of its rollout correction, and the sections of a run config.
 
-verl and OmegaConf are never imported: a config is read by name, whatever holds it.
+verl and OmegaConf are never imported: settings are looked up by name in any kind of config.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ratioscope.config.lookup import UNKNOWN, lookup
+from ratioscope.config.lookup import is_unknown, lookup
 from ratioscope.correction.rule import Correction
 
-OPTIONS = (
+_OPTIONS = (
     "rollout_is",
     "rollout_is_threshold",
     "rollout_is_batch_normalize",
@@ -33,14 +33,14 @@ _ENGINE = {
 
 
 def mode_of(config: Any) -> str:
-    """How a run uses its rollout's log-probabilities.
+    """Names the use that a run makes of its rollout's log-probabilities.
 
     Args:
         config: as for :func:`correction_from`.
 
     Returns:
-        ``"decoupled"``: old log-probabilities are computed anew and compared with the rollout's; ``"bypass"``: the
-        rollout's own take their place; ``"off"``: there is no ``rollout_correction``, and nothing is corrected.
+        ``"decoupled"``: old log-probabilities are computed again and compared with the rollout's; ``"bypass"``:
+        the rollout's own are used instead; ``"off"``: there is no ``rollout_correction``, and nothing is corrected.
     """
     section = _section(config)
     if section is None:
@@ -49,14 +49,14 @@ def mode_of(config: Any) -> str:
 
 
 def correction_from(config: Any) -> Correction | None:
-    """The rule of ``algorithm.rollout_correction``.
+    """Makes the rule of ``algorithm.rollout_correction``.
 
     Args:
         config: the trainer's config, its ``algorithm`` section, or the ``rollout_correction`` itself: a dict, an
             OmegaConf config or a ``RolloutCorrectionConfig``.
 
     Returns:
-        The preset ``verl/rollout_correction`` with the config's options; None where verl applies no rule to the old
+        The preset ``verl/rollout_correction`` with the config's options; None if verl applies no rule to the old
         log-probabilities: without the section, with neither ``rollout_is`` nor ``rollout_rs``, and in bypass mode,
         where the actor's loss compares the current policy with the rollout.
 
@@ -66,8 +66,9 @@ def correction_from(config: Any) -> Correction | None:
     """
     if mode_of(config) != "decoupled":
         return None
-    options = {name: value for name, value in _options(config).items() if value is not None}
-    if _options(config).get("rollout_is_threshold", 2.0) is None:  # verl then weighs nothing
+    settings = _options(config)
+    options = {name: value for name, value in settings.items() if value is not None}
+    if settings.get("rollout_is_threshold", 2.0) is None:  # verl then weighs nothing
         options.pop("rollout_is", None)
     if not {"rollout_is", "rollout_rs"} & options.keys():
         return None
@@ -75,44 +76,39 @@ def correction_from(config: Any) -> Correction | None:
 
 
 def sections(config: Any) -> dict[str, dict[str, Any]]:
-    """The sections ``verl``, ``sampling`` and ``engine`` of the run config, JSON-able.
+    """Returns the sections ``verl``, ``sampling`` and ``engine`` of the run config, JSON-able.
 
     Args:
         config: the trainer's config.
     """
     rollout = lookup(config, _ROLLOUT)
     temperature = lookup(rollout, "temperature")
+    mode = mode_of(config)
+    verl = {"mode": mode, "adv_estimator": lookup(config, "algorithm.adv_estimator")} | _options(config)
+    if mode == "bypass":
+        verl["loss_type"] = lookup(_section(config), "loss_type")
     return {
-        "verl": {"mode": mode_of(config), "adv_estimator": lookup(config, "algorithm.adv_estimator")} | _told(config),
+        "verl": verl,
         "sampling": {name: lookup(rollout, name) for name in _SAMPLING} | {"scoring_temperature": temperature},
         "engine": {name: lookup(rollout, path) for name, path in _ENGINE.items()},
     }
 
 
 def text_at(config: Any, path: str) -> str | None:
-    """A text of the config; None if there is none there."""
+    """Returns a text of the config; None if it is missing or empty."""
     value = lookup(config, path)
-    return value if isinstance(value, str) and value != UNKNOWN and value else None
-
-
-def _told(config: Any) -> dict[str, Any]:
-    loss_type = {"loss_type": lookup(_section(config), "loss_type")} if mode_of(config) == "bypass" else {}
-    return _options(config) | loss_type
+    return value if isinstance(value, str) and not is_unknown(value) and value else None
 
 
 def _section(config: Any) -> Any:
-    """The ``rollout_correction``; None without one."""
+    """Returns the ``rollout_correction``, which may be the config itself; None without one."""
     for path in ("algorithm.rollout_correction", "rollout_correction"):
-        if not _is_unknown(section := lookup(config, path)):
+        if not is_unknown(section := lookup(config, path)):
             return section
-    return None if all(_is_unknown(lookup(config, name)) for name in ("bypass_mode", *OPTIONS)) else config
+    return None if all(is_unknown(lookup(config, name)) for name in ("bypass_mode", *_OPTIONS)) else config
 
 
 def _options(config: Any) -> dict[str, Any]:
     section = _section(config)
-    found = {} if section is None else {name: lookup(section, name) for name in OPTIONS}
-    return {name: value for name, value in found.items() if not _is_unknown(value)}
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, str) and value == UNKNOWN
+    settings = {} if section is None else {name: lookup(section, name) for name in _OPTIONS}
+    return {name: value for name, value in settings.items() if not is_unknown(value)}

@@ -1,13 +1,13 @@
-"""verl's ``Tracking``: which of its loggers have a tracker of ours, and what becomes of the rest."""
+"""verl's ``Tracking``: trackers for its loggers, and one that passes scalars to those without a tracker."""
 
 from __future__ import annotations
 
-import logging
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.config.lookup import UNKNOWN, lookup
+from ratioscope.config.lookup import is_unknown, lookup
+from ratioscope.incidents import log
 from ratioscope.trackers.base import grouped
 from ratioscope.trackers.registry import names
 
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
     from ratioscope.trackers.base import Row, RunContext, Tracker
 
-_logger = logging.getLogger("ratioscope")
-
 
 def report_to_of(tracking: Any) -> list[str | Tracker]:
-    """The trackers that go with the loggers of a ``Tracking``.
+    """Returns the trackers that go with the loggers of a ``Tracking``.
 
     Args:
         tracking: verl's ``Tracking``, whose loggers are open.
@@ -30,22 +28,22 @@ def report_to_of(tracking: Any) -> list[str | Tracker]:
         ``tracking.log`` to all others, such as the console.
 
     Raises:
-        TypeError: if it is something else.
+        TypeError: if ``tracking`` is something else.
     """
     loggers = getattr(tracking, "logger", None)
     if not isinstance(loggers, dict) or not callable(getattr(tracking, "log", None)):
         msg = f"got tracking of type {type(tracking).__name__}; expected verl's Tracking"
         raise TypeError(msg)
-    own = [name for name in loggers if name in names()]
-    rest = [name for name in loggers if name not in own]
-    return [*own, ThroughTracking(tracking, rest)] if rest else list(own)
+    known = [name for name in loggers if name in names()]
+    rest = [name for name in loggers if name not in known]
+    return [*known, ThroughTracking(tracking, rest)] if rest else list(known)
 
 
 def live_runs(tracking: Any) -> dict[str, Callable[[], object | None]]:
-    """What asks for the run that each logger has opened, where its package does not tell whose run is live."""
+    """Maps loggers whose package does not tell which run is live to functions that return the logger's run."""
     loggers = lookup(tracking, "logger")
-    found = {"wandb": lookup(loggers, "wandb.run"), "tensorboard": lookup(loggers, "tensorboard.writer")}
-    return {name: partial(_itself, run) for name, run in found.items() if run is not None and not _is_unknown(run)}
+    runs = {"wandb": lookup(loggers, "wandb.run"), "tensorboard": lookup(loggers, "tensorboard.writer")}
+    return {name: partial(_itself, run) for name, run in runs.items() if run is not None and not is_unknown(run)}
 
 
 class ThroughTracking:
@@ -63,31 +61,27 @@ class ThroughTracking:
 
     def __init__(self, tracking: Any, loggers: Iterable[str]) -> None:
         self._tracking = weakref.ref(tracking)
-        self._loggers = list(loggers)
+        self.loggers = list(loggers)
 
     def open(self, run: RunContext) -> bool:
-        """Says what these loggers do not get; they are open."""
-        listed = ", ".join(self._loggers)
-        _logger.info("ratioscope: %s of verl's Tracking get scalars only: there is no tracker for them", listed)
+        """Logs which loggers receive scalars only. They are already open."""
+        listed = ", ".join(self.loggers)
+        log.info("%s of verl's Tracking get scalars only: there is no tracker for them", listed)
         return True
 
     def write(self, row: Row) -> None:
         """Logs one window at its step."""
         tracking = self._tracking()
         if tracking is not None:
-            tracking.log({**row.scalars, **grouped(row.logs)}, step=row.step, backend=self._loggers)
+            tracking.log({**row.scalars, **grouped(row.logs)}, step=row.step, backend=self.loggers)
 
     def close(self) -> None:
-        """Nothing: verl ends its loggers."""
+        """Does nothing: verl ends its loggers."""
 
     def where(self) -> str:
-        """Which loggers these are."""
-        return f"verl's own {', '.join(self._loggers)}"
+        """Names the loggers."""
+        return f"verl's own {', '.join(self.loggers)}"
 
 
 def _itself(run: object) -> object:
     return run
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, str) and value == UNKNOWN
