@@ -1,7 +1,7 @@
-"""Writes the tables of the reference of the diagnosis: its causes, its thresholds, and how often it is right.
+"""Writes the tables of docs/reference/diagnosis.md: causes, thresholds, and rates of right findings.
 
 python scripts/diagnosis_tables.py               writes the causes and the thresholds
-python scripts/diagnosis_tables.py --simulate    also simulates how often it is right, which takes minutes
+python scripts/diagnosis_tables.py --simulate    also simulates the rates, which takes minutes
 python scripts/diagnosis_tables.py --check       changes nothing; exits with 1 if causes or thresholds are out of date
 """
 
@@ -13,11 +13,10 @@ import inspect
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from typing import TYPE_CHECKING
 
 from ratioscope.diagnosis import CAUSES  # noqa: E402
 from ratioscope.diagnosis import thresholds as limits  # noqa: E402
@@ -29,7 +28,7 @@ PAGE = "docs/reference/diagnosis.md"
 
 
 def causes() -> str:
-    """Every cause."""
+    """Table of every cause."""
     lines = ["| cause | what it is | what shows it | remedy | source |", "| --- | --- | --- | --- | --- |"]
     for cause in CAUSES:
         shows = " ".join((inspect.getdoc(cause.check) or "").split())
@@ -39,7 +38,7 @@ def causes() -> str:
 
 
 def thresholds() -> str:
-    """Every threshold with its reason, as they stand in the source."""
+    """Table of every threshold with its reason, in the order of the source."""
     lines = ["| threshold | value | reason |", "| --- | --- | --- |"]
     for names, reason in _constants(ast.parse(inspect.getsource(limits)).body):
         values = ", ".join(str(getattr(limits, name)) for name in names)
@@ -49,7 +48,7 @@ def thresholds() -> str:
 
 
 def rates() -> str:
-    """How often healthy runs raise an alarm, and what faulty ones are named."""
+    """Table of the false alarms of healthy runs and the first findings of faulty ones, by simulation."""
     from tests.support.scenarios import SCENARIOS
     from tests.support.trials import FAULTY_RUNS, HEALTHY_RUNS, HELD_OUT, false_alarms, named
 
@@ -57,11 +56,11 @@ def rates() -> str:
     lines = [
         f"Of {HEALTHY_RUNS:,} healthy runs {len(alarms)} raised anything above info.",
         "",
-        "| fault | strength | runs | named so first | otherwise |",
+        "| fault | strength | runs | first finding | otherwise |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for at, scenario in enumerate(SCENARIOS):
-        counts = named(at)
+    for index, scenario in enumerate(SCENARIOS):
+        counts = named(index)
         right = counts.pop(scenario.cause, 0)
         others = ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "–"
         lines.append(f"| `{scenario.cause}` | {scenario.strength} | {FAULTY_RUNS} | {right} | {others} |")
@@ -69,7 +68,7 @@ def rates() -> str:
 
 
 def _constants(body: list[ast.stmt]) -> Iterator[tuple[list[str], str]]:
-    """Names that are assigned together, with the text below them."""
+    """Yields names that are assigned together, with the docstring below them."""
     for statement, following in pairwise(body):
         if not isinstance(statement, ast.Assign) or not isinstance(following, ast.Expr):
             continue
@@ -80,10 +79,10 @@ def _constants(body: list[ast.stmt]) -> Iterator[tuple[list[str], str]]:
 
 
 def rendered(text: str, name: str, content: str) -> str:
-    """A page with one table replaced.
+    """Replaces one table of a page.
 
     Raises:
-        ValueError: if the page has not both markers, in order.
+        ValueError: if the page lacks the markers of the table.
     """
     begin, end = f"<!-- {name}: written by scripts/diagnosis_tables.py -->", f"<!-- {name}: end -->"
     before, found, rest = text.partition(begin)
@@ -95,10 +94,10 @@ def rendered(text: str, name: str, content: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
-    """Writes the tables, or tells whether they are out of date."""
+    """Writes the tables, or checks whether they are out of date."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a table is out of date")
-    parser.add_argument("--simulate", action="store_true", help="also simulate how often the diagnosis is right")
+    parser.add_argument("--simulate", action="store_true", help="also simulate the rates of right findings")
     arguments = parser.parse_args(argv)
     simulated = rates() if arguments.simulate else None
     page = root / PAGE

@@ -1,4 +1,4 @@
-"""Writes the tables of the README and of the reference from the catalogue, the presets and the table of others' names.
+"""Writes the tables of the README and the reference: metrics, presets, and names of third-party metrics.
 
 python scripts/docs_tables.py            writes them
 python scripts/docs_tables.py --check    changes nothing; exits with 1 if a table is out of date
@@ -25,23 +25,23 @@ END = "<!-- metrics: end -->"
 
 
 def headline_table() -> str:
-    """Key and meaning of what enters the trainer's own log."""
+    """Table of the statistics that enter the trainer's own log."""
     return table(("key", "meaning"), ((code(m.key), cell(m.meaning)) for m in CATALOGUE if m.detail == "headline"))
 
 
 def full_table() -> str:
-    """Every statistic, with the smallest detail that sends it."""
+    """Table of every statistic, with the smallest detail level that includes it."""
     return table(("key", "detail", "meaning"), ((code(m.key), m.detail, cell(m.meaning)) for m in CATALOGUE))
 
 
 def names_table() -> str:
-    """Names of other trainers and the metrics that they correspond to."""
+    """Table of third-party metric names and their equivalents."""
     rows = ((n.framework, code(n.pattern), code(n.ours) if n.ours else "–", cell(sentence(n))) for n in NAMES)
     return table(("logged by", "its key", "ours", "the definitions"), rows)
 
 
 def presets_page() -> str:
-    """Tables of the presets' page."""
+    """Generated part of the page on presets."""
     return str(runpy.run_path(str(Path(__file__).with_name("preset_tables.py")))["page"]())
 
 
@@ -51,30 +51,30 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/names-from-elsewhere.md": names_table,
     "docs/reference/presets.md": presets_page,
 }
-"""Which table stands on which page."""
+"""Generated content by page."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Formats a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def code(text: str) -> str:
-    """Text as code."""
+    """Formats text as code."""
     return f"`{text}`"
 
 
 def cell(text: str) -> str:
-    """Text with Markdown's characters escaped."""
+    """Escapes the characters that Markdown would interpret in a table cell."""
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def rendered(text: str, content: str) -> str:
-    """A page with its table replaced.
+    """Replaces the table of a page.
 
     Raises:
-        ValueError: if the page has not both markers, in order.
+        ValueError: if the page lacks the markers of the table.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -85,7 +85,7 @@ def rendered(text: str, content: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
-    """Writes the tables, or tells which are out of date."""
+    """Writes the tables, or names those that are out of date."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a table is out of date")
     check = parser.parse_args(argv).check

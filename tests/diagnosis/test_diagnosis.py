@@ -1,4 +1,4 @@
-"""The diagnosis as a whole: order, what is not checked, pooling, and the commands."""
+"""Diagnosis as a whole: order of findings, causes that are not checked, pooling, and the commands."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def scalar_run(rows: list[dict[str, float]]) -> Run:
 
 
 def made(spec: Spec, seed: int = 0) -> list[Record]:
-    """A run's windows, with every statistic."""
+    """Records of a synthetic run, with every statistic."""
     return [replace(it, scalars=it.summary.metrics()) for it in records(spec, np.random.default_rng(seed))]
 
 
 def written(folder: Path, spec: Spec) -> Path:
-    """A run's journal."""
+    """Folder of a synthetic run's journal."""
     rng = np.random.default_rng(0)
     with rs.Recorder(report_to="none", correction=spec.correction, config=spec.config, output_dir=folder) as recorder:
-        for at in range(spec.windows):
-            batch = window(spec, rng, at)
+        for index in range(spec.windows):
+            batch = window(spec, rng, index)
             train, rollout = (torch.from_numpy(side.astype(np.float32)) for side in (batch.train, batch.rollout))
             recorder.observe(train, rollout, torch.from_numpy(batch.mask))
-            recorder.flush(step=at + 1)
+            recorder.flush(step=index + 1)
     return folder
 
 
 @pytest.fixture(scope="module")
 def truncated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with top_p 0.8."""
+    """Journal of a run with top_p 0.8."""
     return written(
         tmp_path_factory.mktemp("truncated"), Spec(windows=4, top_p=0.8, config={"sampling": {"top_p": 0.8}})
     )
@@ -61,12 +61,12 @@ def truncated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with nothing but noise."""
+    """Journal of a run with noise only."""
     return written(tmp_path_factory.mktemp("healthy"), Spec(windows=4))
 
 
 def run(*arguments: object) -> int:
-    """Exit code of the command line."""
+    """Exit code of a command line."""
     try:
         return main([*map(str, arguments)])
     except SystemExit as ended:
@@ -74,7 +74,7 @@ def run(*arguments: object) -> int:
 
 
 def test_every_cause_is_found_passed_explained_or_not_checked() -> None:
-    """Each cause is in exactly one list, so that nothing is passed over in silence."""
+    """Each cause is in exactly one of the four lists."""
     for spec in (Spec(), Spec(top_p=0.8, correction=SEQUENCE), Spec(after=zero(0.3)), Spec(windows=0)):
         found = diagnose(made(spec))
         lists = [
@@ -87,14 +87,14 @@ def test_every_cause_is_found_passed_explained_or_not_checked() -> None:
 
 
 def test_no_records_pass_nothing() -> None:
-    """Without a window and without a config nothing is clean: everything is not checked, and why is said."""
+    """Without a window and without a config, every cause is not checked, with a reason."""
     found = diagnose([])
     assert found.findings == found.passed == ()
     assert all(item.why for item in found.not_checked)
 
 
-def test_what_an_older_journal_lacks_is_not_checked() -> None:
-    """Records without positions, lags and zeros leave their causes not checked rather than passed."""
+def test_data_that_an_older_journal_lacks_is_not_checked() -> None:
+    """Records without positions, lags and zeros leave the dependent causes not checked rather than passed."""
     old = []
     for record in made(Spec(windows=2)):
         body = json.loads(json.dumps(record.to_json()))
@@ -110,7 +110,7 @@ def test_what_an_older_journal_lacks_is_not_checked() -> None:
 
 
 def test_the_cause_stands_before_its_consequences() -> None:
-    """Truncation in a sequence mode is named first and the collapse that it causes after it; its settings not again."""
+    """Truncation in a sequence mode is listed before the collapse that it causes; its settings are not listed again."""
     config = {"sampling": {"top_p": 0.8}, "engine": {"logprobs_mode": "processed_logprobs"}}
     found = diagnose(made(Spec(top_p=0.8, length=128, correction=SEQUENCE)), config)
     assert [finding.name for finding in found.findings] == ["support_truncation", "length_collapse"]
@@ -119,13 +119,13 @@ def test_the_cause_stands_before_its_consequences() -> None:
 
 
 def test_a_biased_setting_is_named_though_nothing_is_measured_of_it() -> None:
-    """With top_p 0.999 in the config and no deficit in the numbers the setting is a warning by itself."""
+    """With top_p 0.999 in the config and no deficit in the numbers, the setting alone is a warning."""
     found = diagnose(made(Spec(windows=2)), {"sampling": {"top_p": 0.999}})
     assert first(found) == "sampling_settings"
 
 
 def test_a_temperature_that_the_numbers_do_not_show_is_no_warning() -> None:
-    """A temperature with an unknown logprobs_mode is a warning at the start, and information once the slope is 1."""
+    """A temperature with an unknown logprobs_mode is a warning at the start, and info once the slope is 1."""
     config = {"sampling": {"temperature": 0.7, "scoring_temperature": 0.7}, "engine": {}}
     assert first(diagnose([], config)) == "logprobs_mode"
     spec = Spec(windows=2, noise=0.001, engine_temperature=0.7, trainer_temperature=0.7)
@@ -135,7 +135,7 @@ def test_a_temperature_that_the_numbers_do_not_show_is_no_warning() -> None:
 
 
 def test_identical_sides_pass_nothing_else() -> None:
-    """Where both sides are the same numbers no other statistic is called clean."""
+    """With identical sides no other statistic is called clean."""
     record = made(Spec(windows=1))[0]
     train = torch.full((2, 100), -1.0)
     summary = rs.summarize(train, train, torch.ones(2, 100))
@@ -145,8 +145,8 @@ def test_identical_sides_pass_nothing_else() -> None:
 
 
 def test_a_long_run_is_pooled_and_still_dated() -> None:
-    """Of 300 windows at most 64 pools are kept, all tokens are in them, and a jump is dated within one pool."""
-    spec = Spec(windows=300, rows=2, length=16, behind=lambda at: 0.5 if at >= 200 else 0.0)
+    """A run of 300 windows is kept in at most 64 pools with all tokens, and a jump is dated within one pool."""
+    spec = Spec(windows=300, rows=2, length=16, behind=lambda index: 0.5 if index >= 200 else 0.0)
     everything = made(spec)
     read = Run.from_records(everything)
     assert len(read.parts) <= MOST_PARTS
@@ -158,13 +158,13 @@ def test_a_long_run_is_pooled_and_still_dated() -> None:
 
 
 def test_evaluations_are_left_out() -> None:
-    """A window of an evaluation is no window of training."""
+    """Windows of evaluations are ignored."""
     record = made(Spec(windows=1))[0]
     assert diagnose([replace(record, split="eval")]).windows == 0
 
 
-def test_scalars_alone_tell_drift_and_no_more() -> None:
-    """From mean |d| alone a jump is found; causes that need more are not checked."""
+def test_scalars_alone_show_drift_only() -> None:
+    """Mean |d| alone shows a jump; causes that need more are not checked."""
     values = [0.01, 0.011, 0.01, 0.2, 0.21, 0.2]
     found = diagnose(scalar_run([{"ratioscope/log_ratio/abs_mean": value} for value in values]))
     assert first(found) == "wrong_weights"
@@ -172,10 +172,10 @@ def test_scalars_alone_tell_drift_and_no_more() -> None:
     assert len(found.not_checked) > 15
 
 
-def test_command_shows_findings_and_says_so_by_its_exit_code(
+def test_command_shows_findings_and_returns_an_exit_code(
     truncated: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """1 with the cause, its evidence, remedy and source; 0 where nothing is above info; what is not checked is said."""
+    """Exit code 1 with cause, evidence, remedy and source; 0 without a finding above info; lists unchecked causes."""
     assert run("diagnose", truncated) == 1
     shown = capsys.readouterr().out
     for part in ("support_truncation", "evidence: mean token ratio", "remedy:", "huggingface/trl#6789", "Not checked"):
@@ -187,7 +187,7 @@ def test_command_shows_findings_and_says_so_by_its_exit_code(
 
 
 def test_command_prints_json(truncated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One object with findings, what was not checked and what is clean; an error where the run cannot be read."""
+    """--json prints one object with findings and unchecked causes, and an error if the run cannot be read."""
     assert run("diagnose", truncated, "--json", "--steps", "2:3") == 1
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert answer["diagnosis"]["findings"][0]["name"] == "support_truncation"
@@ -200,7 +200,7 @@ def test_command_prints_json(truncated: Path, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_command_reads_a_trainers_own_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A checkpoint's log with nothing but TRL's scalars shows growth, and lists what it cannot show."""
+    """A checkpoint's log with TRL's scalars only shows growth, and lists the causes that it cannot show."""
     log = [{"step": k, "loss": 0.1, "sampling/sampling_logp_difference/mean": 0.01 * k} for k in range(1, 10)]
     checkpoint = tmp_path / "checkpoint-9"
     checkpoint.mkdir()
@@ -215,10 +215,10 @@ def test_command_reads_a_trainers_own_log(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_trainers_own_log_hints_at_truncation() -> None:
-    """TRL's two means alone say truncation, with low confidence, where they fit; noise is neither that nor clean."""
+    """TRL's two means alone show truncation with low confidence where they fit; with noise it is not checked."""
     ratio = "sampling/importance_sampling_ratio/mean"
-    for kept, apart in ((0.81, 0.215), (0.995, 0.07)):
-        rows = [{ratio: kept + 0.004 * (-1) ** k, "ratioscope/log_ratio/abs_mean": apart} for k in range(8)]
+    for kept, abs_mean in ((0.81, 0.215), (0.995, 0.07)):
+        rows = [{ratio: kept + 0.004 * (-1) ** k, "ratioscope/log_ratio/abs_mean": abs_mean} for k in range(8)]
         found = diagnose(scalar_run(rows))
         assert ("support_truncation" in {item.name for item in found.not_checked}) == (kept > 0.9)
         assert first(found) == ("nothing" if kept > 0.9 else "support_truncation")
@@ -226,7 +226,7 @@ def test_a_trainers_own_log_hints_at_truncation() -> None:
 
 
 def test_check_fails_on_findings(truncated: Path, healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--fail-on`` fails on a finding of that level or a graver one, alone or beside limits, and names it."""
+    """``--fail-on`` fails on a finding of that level or higher, alone or beside limits, and names it."""
     assert run("check", truncated, "--fail-on", "error") == 1
     assert "FAIL  error support_truncation in steps 1 to 4" in capsys.readouterr().out
     assert run("check", healthy, "--fail-on", "warning") == 0
@@ -238,8 +238,8 @@ def test_check_fails_on_findings(truncated: Path, healthy: Path, capsys: pytest.
     assert run("check", healthy) == 2
 
 
-def test_check_does_not_pass_what_is_not_there(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a window to diagnose ``--fail-on`` fails, unless what is missing is allowed."""
+def test_check_fails_without_a_window(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a window to diagnose, ``--fail-on`` fails unless missing data is allowed."""
     assert run("check", healthy, "--fail-on", "error", "--steps", "9:") == 1
     assert "FAIL  no window of training to diagnose" in capsys.readouterr().out
     assert run("check", healthy, "--fail-on", "error", "--steps", "9:", "--allow-missing") == 0

@@ -147,6 +147,14 @@ def test_documented_messages_are_the_codes_own() -> None:
     assert [part for part in parts if part.strip(" .=;:") not in messages] == []
 
 
+def test_documented_messages_have_advice() -> None:
+    """Every message that the reference quotes has advice that the message itself does not give."""
+    page = (REFERENCE / "errors-and-warnings.md").read_text(encoding="utf-8")
+    advice = re.findall(r"^\| `.+\| ([^|]*) \|$", page, re.MULTILINE)
+    assert len(advice) > 30
+    assert [each for each in advice if not each.strip() or each.startswith(("as it says", "the same"))] == []
+
+
 def test_run_config_entries_are_in_the_reference() -> None:
     """Every entry that a run config can have stands on its reference page."""
     page = (REFERENCE / "run-config.md").read_text(encoding="utf-8")

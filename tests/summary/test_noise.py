@@ -91,5 +91,5 @@ def test_the_diagnosis_reads_noise_against_the_floor() -> None:
     assert near.evidence.endswith("no engine could be nearer")
     assert near.confidence == "high"
     assert "40 times the noise floor" in far.evidence
-    assert far.evidence.endswith("the rest is of the engine, its precision or its kernels")
+    assert far.evidence.endswith("the rest comes from the engine, its precision or its kernels")
     assert "equal to itself to the bit" in still.evidence

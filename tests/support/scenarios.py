@@ -34,11 +34,11 @@ TOKEN = rs.Correction("token", "truncate", upper=2.0)
 
 
 def healthy(rng: np.random.Generator) -> Spec:
-    """Engines that differ by noise alone, of any size up to 0.1 nats."""
+    """Run whose engines differ by noise alone, of any size up to 0.1 nats."""
     noise = float(10.0 ** rng.uniform(-4.0, -1.0))
     length = int(2.0 ** rng.uniform(3.0, 9.0))
     rows = int(rng.choice([n for n in (4, 8, 16, 32) if n * length <= 2048 or n == 4]))
-    # Sequence weights of long rows do collapse under noise of 0.1; that is a finding, and no false one.
+    # Sequence weights of long completions do collapse under noise of 0.1; that finding is right, so it is excluded.
     safe = noise**2 * length < 0.2
     rule = (None, TOKEN, SEQUENCE)[int(rng.integers(3 if safe else 2))]
     windows = int(30.0 ** rng.uniform(0.0, 1.0))
@@ -46,7 +46,7 @@ def healthy(rng: np.random.Generator) -> Spec:
 
 
 def _usual(rng: np.random.Generator, **changes: Any) -> Spec:
-    """A faulty run's other properties: windows, rows, lengths and noise vary."""
+    """Draws the properties of a faulty run other than its fault: windows, completions, lengths and noise."""
     usual = {
         "windows": int(rng.integers(2, 9)),
         "rows": int(rng.choice([8, 16])),
@@ -58,15 +58,15 @@ def _usual(rng: np.random.Generator, **changes: Any) -> Spec:
 
 
 def _sharply(rng: np.random.Generator) -> Spec:
-    """An engine that reports raw log-probabilities, and a trainer that scores at the temperature."""
+    """Run whose engine reports raw log-probabilities while the trainer scores at the temperature."""
     t = float(rng.choice([0.6, 0.8, 1.3]))
     return _usual(rng, engine_temperature=t, reported_temperature=1.0, trainer_temperature=t)
 
 
 def _jump(rng: np.random.Generator) -> Spec:
     windows = int(rng.integers(6, 25))
-    at = int(rng.integers(2, windows - 1))
-    return _usual(rng, windows=windows, noise=0.01, behind=lambda k: 0.3 if k >= at else 0.0)
+    first = int(rng.integers(2, windows - 1))
+    return _usual(rng, windows=windows, noise=0.01, behind=lambda k: 0.3 if k >= first else 0.0)
 
 
 def _growth(rng: np.random.Generator) -> Spec:
@@ -84,9 +84,9 @@ class Scenario:
     """A fault of a stated strength.
 
     Attributes:
-        cause: the name it should be given.
-        strength: in words.
-        make: draws a run.
+        cause: name of the expected first finding.
+        strength: description of the fault's strength.
+        make: draws the specification of a run.
     """
 
     cause: str
@@ -111,25 +111,25 @@ SCENARIOS: tuple[Scenario, ...] = (
         "0.05 to 1 nat, up or down",
         lambda rng: _usual(rng, noise=0.002, after=constant(float(rng.choice([-1, 1]) * rng.uniform(0.05, 1.0)))),
     ),
-    Scenario("logits", "logits for log-probabilities", lambda rng: _usual(rng, after=logits)),
+    Scenario("logits", "logits instead of log-probabilities", lambda rng: _usual(rng, after=logits)),
     Scenario("stale_weights", "0.1 to 0.3 of the logits' direction, in 9 to 24 windows", _growth),
-    Scenario("wrong_weights", "0.3 of it, at once", _jump),
+    Scenario("wrong_weights", "0.3 of the logits' direction, at once", _jump),
     Scenario("shifted_alignment", "by 1 or -1", lambda rng: _usual(rng, after=shift(int(rng.choice([-1, 1]))))),
     Scenario("eos_tokens", "last token off by 1 to 5 nats", lambda rng: _usual(rng, after=last)),
     Scenario("speculative_tail", "last 3 tokens garbage", lambda rng: _usual(rng, after=tail)),
     Scenario(
         "starts_at_a_position",
-        "noise 0.1 to 0.3 from 0.3 to 0.7 of the row on, 0.01 before",
+        "noise 0.1 to 0.3 from 0.3 to 0.7 of the completion on, 0.01 before",
         lambda rng: _usual(rng, noise=0.01, after=starts(float(rng.uniform(0.3, 0.7)), float(rng.uniform(0.1, 0.3)))),
     ),
     Scenario(
         "filler_scored",
-        "padding on 10 to 40 % of rows",
+        "padding on 10 to 40 % of completions",
         lambda rng: _usual(rng, after=filler(float(rng.uniform(0.1, 0.4)), at_end=True)),
     ),
     Scenario(
         "filler_scored",
-        "tool results on 10 to 40 % of rows",
+        "tool results on 10 to 40 % of completions",
         lambda rng: _usual(rng, after=filler(float(rng.uniform(0.1, 0.4)), at_end=False)),
     ),
     Scenario("zero_filled", "all", lambda rng: _usual(rng, after=zero(1.0))),
@@ -144,7 +144,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "mispaired_rows",
-        "a quarter to a half of rows",
+        "a quarter to a half of completions",
         lambda rng: _usual(rng, after=mispaired(float(rng.uniform(0.25, 0.5)))),
     ),
     Scenario(
@@ -169,5 +169,5 @@ SCENARIOS: tuple[Scenario, ...] = (
         "noise 0.25 to 0.4",
         lambda rng: _usual(rng, noise=float(rng.uniform(0.25, 0.4)), heavy=False),
     ),
-    Scenario("grows_between_syncs", "to 0.1 to 0.3 of the direction in 3 to 5 windows, then back", _sawtooth),
+    Scenario("grows_between_syncs", "0 to 0.1 or 0.3 of the direction in 3 to 5 windows, then back", _sawtooth),
 )

@@ -1,8 +1,7 @@
 """Runs of two engines over a small vocabulary, healthy or with one fault, with fixed seeds.
 
-Every token has logits of its own, from peaked to flat. The engine samples from its own distribution and the trainer
-scores what was sampled, so that E[ratio] = 1 holds where it must and truncation, temperature and drift do what they
-do in earnest.
+Every token has its own logits, from peaked to flat. The engine samples from its distribution and the trainer scores the
+sampled tokens, so that E[ratio] = 1 holds where it must, and truncation, temperature and drift act as in a real run.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _MAKER = np.random.default_rng(20261130)
 _SHARPNESS = _MAKER.choice([1.5, 3.0, 6.0], size=(CONTEXTS, 1))
 BASE: Array = _SHARPNESS * _MAKER.standard_normal((CONTEXTS, VOCABULARY))
 DIRECTION: Array = _MAKER.standard_normal((CONTEXTS, VOCABULARY))
-"""In which a training moves the logits."""
+"""Direction in which training moves the logits."""
 
 
 @dataclass
 class Batch:
-    """One window: ``(B, T)`` each."""
+    """One window: arrays of shape ``(B, T)``; ``lengths`` has ``(B,)``."""
 
     train: Array
     rollout: Array
@@ -44,22 +43,22 @@ class Batch:
 
 @dataclass(frozen=True)
 class Spec:
-    """How a run is made.
+    """Specification of a synthetic run.
 
     Attributes:
-        windows: how many.
-        rows: of a window.
-        length: longest row; the shortest is half of it.
+        windows: number of windows.
+        rows: completions per window.
+        length: length of the longest completion; the shortest has half of it.
         noise: standard deviation of the difference of logits.
         heavy: Student's t with 5 degrees of freedom instead of a Gaussian.
-        engine_temperature: the engine samples at it.
-        reported_temperature: the engine's log-probabilities are taken at it; None for the same.
-        trainer_temperature: the trainer scores at it.
+        engine_temperature: temperature at which the engine samples.
+        reported_temperature: temperature of the engine's log-probabilities; None for that of sampling.
+        trainer_temperature: temperature at which the trainer scores.
         top_p: kept mass.
         top_k: kept tokens, 0 for all.
-        min_p: smallest probability that is kept, over the largest.
-        behind: by how much of :data:`DIRECTION` the engine is behind, by window.
-        after: changes a window.
+        min_p: smallest kept probability, relative to the largest.
+        behind: multiple of :data:`DIRECTION` by which the engine lags, by index of the window.
+        after: changes a window in place.
         correction: the rule.
         config: the run config.
     """
@@ -82,23 +81,22 @@ class Spec:
 
 
 def records(spec: Spec, rng: np.random.Generator) -> Iterator[Record]:
-    """Its windows."""
-    for at in range(spec.windows):
-        batch = window(spec, rng, at)
+    """Yields the records of a run, one per window."""
+    for index in range(spec.windows):
+        batch = window(spec, rng, index)
         train, rollout = (torch.from_numpy(side.astype(np.float32)) for side in (batch.train, batch.rollout))
         summary = rs.summarize(train, rollout, torch.from_numpy(batch.mask), correction=spec.correction)
         # The checks compute what they need from the state.
-        yield Record(
-            at + 1, "train", 0.0, {"ratioscope/counts/tokens": float(summary.count("token/n"))}, summary.to_host()
-        )
+        scalars = {"ratioscope/counts/tokens": float(summary.count("token/n"))}
+        yield Record(index + 1, "train", 0.0, scalars, summary.to_host())
 
 
-def window(spec: Spec, rng: np.random.Generator, at: int) -> Batch:
-    """One of them."""
+def window(spec: Spec, rng: np.random.Generator, index: int) -> Batch:
+    """Draws the window with this index."""
     shape = spec.rows, spec.length
     lengths = rng.integers(max(spec.length // 2, 2), spec.length + 1, size=spec.rows)
     context = rng.integers(CONTEXTS, size=shape)
-    tilt = spec.behind(at)
+    tilt = spec.behind(index)
     scored = BASE[context]
     sampled = scored + spec.noise * _noise(rng, (*shape, VOCABULARY), heavy=spec.heavy)
     if tilt:
@@ -121,20 +119,20 @@ def _noise(rng: np.random.Generator, shape: tuple[int, ...], *, heavy: bool) -> 
     normal = rng.standard_normal(shape, dtype=np.float32)
     if not heavy:
         return normal
-    # One mixing variable a token: its logits are off together, which makes d itself heavy.
+    # One mixing variable per token: its logits deviate together, which makes d itself heavy-tailed.
     scale = np.sqrt(3.0 / rng.chisquare(5, size=(*shape[:-1], 1)))
     return normal * scale.astype(np.float32)
 
 
 def log_softmax(logits: Array) -> Array:
-    """Along the vocabulary."""
+    """Log-softmax along the vocabulary."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     normalised: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return normalised
 
 
 def _cut(logps: Array, spec: Spec) -> Array:
-    """Renormalised on what top_p, top_k and min_p keep."""
+    """Renormalises log-probabilities on the tokens that top_p, top_k and min_p keep."""
     if spec.top_p == 1.0 and not spec.top_k and not spec.min_p:
         return logps
     order = np.argsort(-logps, axis=-1)
@@ -152,6 +150,6 @@ def _cut(logps: Array, spec: Spec) -> Array:
 
 
 def pick(logps: Array, tokens: NDArray[np.int64]) -> Array:
-    """The log-probabilities of tokens."""
+    """Selects the log-probabilities of tokens."""
     picked: Array = np.take_along_axis(logps, tokens[..., None], axis=-1)[..., 0]
     return picked

@@ -1,4 +1,4 @@
-"""What is wrong with a synthetic run: each changes a window in place."""
+"""Faults of synthetic runs; each function returns or is a change of a window in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def shift(by: int) -> Callable[[np.random.Generator, Batch], None]:
-    """The trainer's log-probabilities of the neighbouring token."""
+    """Gives the trainer the log-probabilities of the neighbouring token."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         batch.train = np.roll(batch.train, -by, axis=1)
@@ -22,7 +22,7 @@ def shift(by: int) -> Callable[[np.random.Generator, Batch], None]:
 
 
 def zero(share: float) -> Callable[[np.random.Generator, Batch], None]:
-    """Zeros in the place of a share of the rollout's log-probabilities."""
+    """Replaces a share of the rollout's log-probabilities by 0."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         batch.rollout = np.where(rng.random(batch.rollout.shape) < share, 0.0, batch.rollout)
@@ -31,7 +31,7 @@ def zero(share: float) -> Callable[[np.random.Generator, Batch], None]:
 
 
 def missing(share: float) -> Callable[[np.random.Generator, Batch], None]:
-    """NaN in their place."""
+    """Replaces a share of the rollout's log-probabilities by NaN."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         batch.rollout = np.where(rng.random(batch.rollout.shape) < share, np.nan, batch.rollout)
@@ -40,13 +40,13 @@ def missing(share: float) -> Callable[[np.random.Generator, Batch], None]:
 
 
 def filler(share: float, *, at_end: bool) -> Callable[[np.random.Generator, Batch], None]:
-    """A stretch of each row that nobody sampled, with zeros for its log-probabilities."""
+    """Makes a part of each completion unsampled, with 0 for its rollout log-probabilities."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         size = np.maximum((share * batch.lengths).astype(int), 1)
         begin = batch.lengths - size if at_end else (rng.random(len(size)) * (batch.lengths - size)).astype(int)
-        place = np.arange(batch.mask.shape[1])
-        inside = (place >= begin[:, None]) & (place < (begin + size)[:, None])
+        position = np.arange(batch.mask.shape[1])
+        inside = (position >= begin[:, None]) & (position < (begin + size)[:, None])
         batch.rollout = np.where(inside, 0.0, batch.rollout)
         batch.train = np.where(inside, -rng.uniform(5.0, 15.0, size=inside.shape), batch.train)
 
@@ -54,20 +54,20 @@ def filler(share: float, *, at_end: bool) -> Callable[[np.random.Generator, Batc
 
 
 def last(rng: np.random.Generator, batch: Batch) -> None:
-    """A last token that the trainer finds unlikely."""
+    """Makes the last token unlikely for the trainer."""
     rows = np.arange(len(batch.lengths))
     batch.train[rows, batch.lengths - 1] -= rng.uniform(1.0, 5.0, size=len(rows))
 
 
 def tail(rng: np.random.Generator, batch: Batch) -> None:
-    """Garbage in the engine's last three."""
+    """Puts garbage into the engine's last three tokens."""
     from_end = batch.lengths[:, None] - np.arange(batch.mask.shape[1])
     garbage = -rng.uniform(10.0, 25.0, size=batch.mask.shape)
     batch.rollout = np.where((from_end >= 1) & (from_end <= 3), garbage, batch.rollout)
 
 
 def starts(share: float, size: float) -> Callable[[np.random.Generator, Batch], None]:
-    """More noise in the engine from a share of the rows on."""
+    """Adds noise to the engine from a share of each completion on."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         late = np.arange(batch.mask.shape[1]) >= share * batch.lengths[:, None]
@@ -78,7 +78,7 @@ def starts(share: float, size: float) -> Callable[[np.random.Generator, Batch], 
 
 
 def experts(share: float, size: float) -> Callable[[np.random.Generator, Batch], None]:
-    """Logits of other experts in the trainer, for a share of the tokens."""
+    """Gives the trainer the logits of other experts for a share of the tokens."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         other = BASE[batch.context] + size * rng.standard_normal((*batch.context.shape, VOCABULARY))
@@ -89,7 +89,7 @@ def experts(share: float, size: float) -> Callable[[np.random.Generator, Batch],
 
 
 def mispaired(share: float) -> Callable[[np.random.Generator, Batch], None]:
-    """Completions scored under another row's context."""
+    """Scores a share of the completions under the context of another one."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         rows = np.arange(len(batch.lengths)) < max(2, round(share * len(batch.lengths)))
@@ -101,7 +101,7 @@ def mispaired(share: float) -> Callable[[np.random.Generator, Batch], None]:
 
 
 def constant(by: float) -> Callable[[np.random.Generator, Batch], None]:
-    """One side's log-probabilities are not normalised: all are lower by a constant, the engine's if it is above 0."""
+    """Lowers one side's log-probabilities by a constant: the engine's if it is above 0, else the trainer's."""
 
     def change(rng: np.random.Generator, batch: Batch) -> None:
         batch.rollout, batch.train = batch.rollout - max(by, 0.0), batch.train + min(by, 0.0)
@@ -110,22 +110,22 @@ def constant(by: float) -> Callable[[np.random.Generator, Batch], None]:
 
 
 def logits(rng: np.random.Generator, batch: Batch) -> None:
-    """The engine's logits in the place of its log-probabilities."""
+    """Replaces the engine's log-probabilities by its logits."""
     batch.rollout = pick(BASE[batch.context], batch.tokens)
 
 
 def same(rng: np.random.Generator, batch: Batch) -> None:
-    """The trainer's log-probabilities on both sides."""
+    """Puts the trainer's log-probabilities on both sides."""
     batch.rollout = batch.train
 
 
 def nothing(rng: np.random.Generator, batch: Batch) -> None:
-    """Everything masked."""
+    """Masks every token."""
     batch.mask = np.zeros_like(batch.mask)
 
 
 def absurd(share: float) -> Callable[[np.random.Generator, Batch], None]:
-    """Single tokens far off, and the run's first, lest a short run have none."""
+    """Moves single tokens far off, always including the run's first, so that a short run has one."""
     windows: list[Batch] = []
 
     def change(rng: np.random.Generator, batch: Batch) -> None:

@@ -18,14 +18,14 @@ HEALTHY_RUNS, FAULTY_RUNS = 1000, 200
 CLEAN = "nothing"
 
 TUNED: tuple[int, ...] = ()
-"""Runs that thresholds were chosen by."""
+"""Seed stream with which thresholds were chosen."""
 
 HELD_OUT: tuple[int, ...] = (20261130,)
-"""Runs that nothing was chosen by, nor is to be: rates are told of these. If they change a threshold, take others."""
+"""Seed stream of the reported rates; no threshold may be chosen with it. If one was, use another stream."""
 
 
 def diagnosed(spec: Spec, rng: np.random.Generator) -> Diagnosis:
-    """The diagnosis of one run."""
+    """Diagnosis of one synthetic run."""
     return diagnose(records(spec, rng), spec.config)
 
 
@@ -34,22 +34,22 @@ def first(diagnosis: Diagnosis) -> str:
     return next((finding.name for finding in diagnosis.findings if finding.level != "info"), CLEAN)
 
 
-def faulty(at: int, seed: int, *, stream: tuple[int, ...] = TUNED) -> str:
-    """What the first finding of a run of a scenario is."""
-    rng = np.random.default_rng([*stream, at, seed])
-    return first(diagnosed(SCENARIOS[at].make(rng), rng))
+def faulty(index: int, seed: int, *, stream: tuple[int, ...] = TUNED) -> str:
+    """Name of the first finding of one run of a scenario."""
+    rng = np.random.default_rng([*stream, index, seed])
+    return first(diagnosed(SCENARIOS[index].make(rng), rng))
 
 
-def named(at: int, runs: int = FAULTY_RUNS) -> Counter[str]:
-    """The same of many held-out runs."""
-    return Counter(faulty(at, seed, stream=HELD_OUT) for seed in range(runs))
+def named(index: int, runs: int = FAULTY_RUNS) -> Counter[str]:
+    """Counts the first findings of many held-out runs of a scenario."""
+    return Counter(faulty(index, seed, stream=HELD_OUT) for seed in range(runs))
 
 
 def false_alarms(seeds: Iterable[int], *, stream: tuple[int, ...] = TUNED) -> dict[int, str]:
-    """First findings of healthy runs, of those that have any above info, by seed."""
-    found = {}
+    """First findings above info of healthy runs, by seed; runs without one are left out."""
+    alarms = {}
     for seed in seeds:
         rng = np.random.default_rng([*stream, len(SCENARIOS) + 1000, seed])
         if (name := first(diagnosed(healthy(rng), rng))) != CLEAN:
-            found[seed] = name
-    return found
+            alarms[seed] = name
+    return alarms

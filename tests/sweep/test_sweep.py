@@ -1,4 +1,4 @@
-"""``ratioscope sweep``: what other thresholds would have done, against the raw ratios themselves."""
+"""``ratioscope sweep``, compared with rules applied directly to the raw ratios."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = ("modified", "below", "above", "mean", "ess")
 
 @dataclass(frozen=True)
 class Truth:
-    """What a rule does, from every single log-ratio."""
+    """Effect of a rule, computed from every single log-ratio."""
 
     modified: float
     below: float
@@ -46,7 +46,7 @@ class Truth:
 
 
 def truth(d: NDArray[np.float64], rule: rs.Correction) -> Truth:
-    """The rule applied directly, in float64."""
+    """Applies a rule directly, in float64."""
     ratio = np.exp(d)
     low = d < math.log(rule.lower) if rule.lower else np.zeros(d.size, bool)
     high = d > (math.log(rule.upper) if rule.upper else -math.inf) if rule.upper is not None else np.zeros(d.size, bool)
@@ -58,7 +58,7 @@ def truth(d: NDArray[np.float64], rule: rs.Correction) -> Truth:
 
 
 def swept(values: NDArray[np.float32], rule: rs.Correction, *, sums: bool = True) -> Outcome:
-    """The same from the histogram, the extremes and, if asked, the sums."""
+    """Outcome of a rule from the histogram, the extremes and, if requested, the sums."""
     tensor = torch.from_numpy(values)
     counts = histogram.count(tensor, torch.ones_like(tensor, dtype=torch.bool)).numpy()
     d = values.astype(np.float64)
@@ -68,7 +68,7 @@ def swept(values: NDArray[np.float32], rule: rs.Correction, *, sums: bool = True
 
 
 def assert_inside(outcome: Outcome, expected: Truth) -> None:
-    """Every interval holds the true number, and the value given."""
+    """Asserts that every interval holds the true number and the reported value."""
     for name in NUMBERS:
         found, true = getattr(outcome, name), getattr(expected, name)
         if found is None:
@@ -82,12 +82,12 @@ def assert_inside(outcome: Outcome, expected: Truth) -> None:
 
 
 def heavy(n: int, scale: float, seed: int = 0) -> NDArray[np.float32]:
-    """Log-ratios with tails."""
+    """Log-ratios with heavy tails."""
     return (scale * np.random.default_rng(seed).standard_t(3, n)).astype(np.float32)
 
 
 def mode(level_action: str, lower: float | None, upper: float | None) -> rs.Correction:
-    """A rule by TRL's name of its mode."""
+    """Rule by TRL's name of its mode."""
     level, action = level_action.split("_")
     return rs.Correction(level, action, lower, upper)  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ def test_interval_holds_the_true_number(
 ) -> None:
     """For any log-ratios and bounds, every number lies in its interval, with and without the sums of raw weights.
 
-    Left out is what the module states: a ratio equal to a bound that is a bucket's edge.
+    Excluded, as the module states: a ratio equal to a bound that is a bucket's edge.
     """
     if lower is not None and upper is not None and lower >= upper:
         lower, upper = (upper, lower) if upper < lower else (None, upper)
@@ -133,7 +133,7 @@ def test_interval_holds_the_true_number(
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize(("lower", "upper"), [(None, 2.0), (0.5, None), (0.8, 1.3), (1.02, 1.03), (0.0, 3.0)])
 def test_value_is_near_and_the_interval_narrow(name: str, lower: float | None, upper: float | None) -> None:
-    """On many log-ratios a guess is far closer than its interval is wide, and that is narrow, in all four modes."""
+    """With many log-ratios the interval is narrow and the value far more exact than it, in all four modes."""
     values = heavy(50_000, 0.05)
     rule = mode(name, lower, upper)
     outcome, expected = swept(values, rule), truth(values.astype(np.float64), rule)
@@ -147,7 +147,7 @@ def test_value_is_near_and_the_interval_narrow(name: str, lower: float | None, u
 @pytest.mark.parametrize("action", ["truncate", "mask"])
 @pytest.mark.parametrize("edge", [(k, e) for k in (32, 40, 63) for e in (-12, -4, -1)])
 def test_counts_are_exact_at_bucket_edges(action: Any, edge: tuple[int, int]) -> None:
-    """Bounds whose logarithms are k/32 * 2**e, off by the rounding of exp and log, give counts without an error."""
+    """Bounds whose logarithms are k/32 * 2**e, up to the rounding of exp and log, give exact counts."""
     bound = edge[0] / 32 * 2.0 ** edge[1]
     values = heavy(20_000, 1.5 * bound, seed=edge[0])
     values = values[np.abs(values) != np.float32(bound)]
@@ -162,7 +162,7 @@ def test_counts_are_exact_at_bucket_edges(action: Any, edge: tuple[int, int]) ->
 
 
 def test_a_bound_beyond_every_ratio_changes_nothing() -> None:
-    """Where no ratio is outside, the mean and ESS are the raw ones to the last digits, and without an error."""
+    """Without a ratio outside, mean and ESS are the raw ones to the last digits, with an error of 0."""
     values = heavy(1000, 0.01)
     rule = rs.Correction("token", "truncate", upper=float(np.exp(values.max(), dtype=np.float64)) * 1.0001)
     outcome, expected = swept(values, rule), truth(values.astype(np.float64), rule)
@@ -176,7 +176,7 @@ def test_a_bound_beyond_every_ratio_changes_nothing() -> None:
 
 
 def test_infinite_weights_have_no_mean() -> None:
-    """A ratio that float32 cannot hold is masked or clamped by a cap; without one, mean and ESS are absent."""
+    """A ratio that float32 cannot hold is masked or clamped by a cap; without a cap, mean and ESS are absent."""
     values = np.array([0.0, 0.01, 90.0, 2000.0], dtype=np.float32)
     capped = swept(values, rs.Correction("token", "truncate", upper=2.0))
     assert capped.mean is not None
@@ -190,7 +190,7 @@ def test_infinite_weights_have_no_mean() -> None:
 
 
 def test_all_masked_has_no_ess() -> None:
-    """A mean of 0 is a number, an ESS of nothing is not."""
+    """With all ratios masked the mean is 0 and the ESS is absent."""
     outcome = swept(np.array([1.0, 1.1], dtype=np.float32), rs.Correction("sequence", "mask", upper=1.0001))
     assert outcome.mean == Bounded(0.0, 0.0, 0.0)
     assert outcome.ess is None
@@ -198,7 +198,7 @@ def test_all_masked_has_no_ess() -> None:
 
 @pytest.mark.parametrize("rollout", [[[math.nan, math.nan]], [[-1.0, -1.0]]], ids=["only NaN", "all masked out"])
 def test_no_data_is_absent(rollout: list[list[float]]) -> None:
-    """A window without a valid token has no number, for any rule."""
+    """A window without a valid token gives no number for any rule."""
     mask = torch.full((1, 2), math.isnan(rollout[0][0]))
     view = rs.summarize(torch.full((1, 2), -1.0), torch.tensor(rollout), mask).view()
     for name in MODES:
@@ -208,7 +208,7 @@ def test_no_data_is_absent(rollout: list[list[float]]) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A journal and the log-ratios that it was made of."""
+    """A journal, and the log-ratios that it was recorded from."""
 
     folder: Path
     token: NDArray[np.float64]
@@ -219,7 +219,7 @@ OWN = rs.Correction("token", "truncate", lower=0.6, upper=1.2)
 
 
 def record(folder: Path, rule: rs.Correction | None = OWN, *, steps: int = 5, scale: float = 0.1) -> Run:
-    """A run with an evaluation that no sweep may look at."""
+    """Records a run with an evaluation, which sweeps must ignore."""
     torch.manual_seed(3)
     tokens, rows = [], []
     with rs.Recorder(report_to="none", correction=rule, output_dir=folder) as recorder:
@@ -238,20 +238,20 @@ def record(folder: Path, rule: rs.Correction | None = OWN, *, steps: int = 5, sc
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with a rule."""
+    """Stored run with a rule."""
     return record(tmp_path_factory.mktemp("run"))
 
 
 def swept_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
-    """What ``ratioscope sweep --json`` prints."""
+    """Parsed output of ``ratioscope sweep --json``."""
     assert main(["sweep", *map(str, arguments), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_journal_gives_what_the_raw_ratios_give(stored: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Over all windows of a real journal every interval holds what the run's own ratios give, in all four modes."""
+def test_journal_agrees_with_the_raw_ratios(stored: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over all windows of a real journal, every interval holds the number from the raw ratios, in all four modes."""
     d = stored.token if name.startswith("token") else stored.sequence
     found = swept_json(capsys, stored.folder, "--modes", name, "--clip-max", "1.05:4,none", "--clip-min", "0.5,none")
     outcomes = [one for one in found["outcomes"] if not one["own"]]
@@ -264,8 +264,8 @@ def test_journal_gives_what_the_raw_ratios_give(stored: Run, name: str, capsys: 
             assert one[number]["low"] - 1e-6 <= true <= one[number]["high"] + 1e-6, (number, one)
 
 
-def test_own_rule_is_what_was_counted(stored: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """The run's own rule is swept along, marked, and has the exact counts of the training, which the interval holds."""
+def test_own_rule_has_the_counts_of_the_training(stored: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run's own rule is included, marked, and has the exact counts of the training, inside the interval."""
     found = swept_json(capsys, stored.folder, "--clip-max", "2,3")
     (own,) = [one for one in found["outcomes"] if one["own"]]
     assert (own["mode"], own["lower"], own["upper"]) == ("token_truncate", 0.6, 1.2)
@@ -285,23 +285,23 @@ def test_own_rule_is_what_was_counted(stored: Run, capsys: pytest.CaptureFixture
 
 
 def test_steps_and_single_windows(stored: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """A range of steps has both its ends; by single windows, each has the outcomes of its own ratios."""
+    """A range of steps includes both ends; with --per-step each window has the outcomes of its own ratios."""
     found = swept_json(capsys, stored.folder, "--steps", "2:4", "--per-step", "--clip-max", "1.3")
     assert (found["windows"], found["steps"]) == (3, [2, 4])
     assert [each["step"] for each in found["per_step"]] == [2, 3, 4]
-    for at, each in enumerate(found["per_step"], start=1):
+    for index, each in enumerate(found["per_step"], start=1):
         (one,) = [one for one in each["outcomes"] if not one["own"]]
-        expected = truth(stored.token.reshape(5, -1)[at], mode(one["mode"], one["lower"], one["upper"]))
+        expected = truth(stored.token.reshape(5, -1)[index], mode(one["mode"], one["lower"], one["upper"]))
         assert one["modified"]["low"] <= expected.modified <= one["modified"]["high"]
     assert main(["sweep", str(stored.folder), "--steps", "7:"]) == 1
     assert "steps from 7; expected windows of training, and there is none" in capsys.readouterr().err
 
 
 def test_rules_that_change_are_pooled_as_raw_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Windows of different rules are swept as one; the last rule is the run's own and computed like the others."""
+    """Windows of different rules are pooled; the last rule is the run's own and computed like the others."""
     first = record(tmp_path, rs.Correction("token", "mask", upper=3.0), steps=2)
     later = record(tmp_path, rs.Correction("token", "mask", upper=1.5), steps=2)
-    # The second attempt repeats steps 1 and 2, so that they are what is left; a third goes on with another rule.
+    # The second attempt repeats steps 1 and 2 and replaces them; a third attempt continues with another rule.
     torch.manual_seed(4)
     logps = -torch.rand(4, 40) - 1.0
     with rs.Recorder(report_to="none", correction=OWN, output_dir=tmp_path) as recorder:
@@ -319,13 +319,13 @@ def test_rules_that_change_are_pooled_as_raw_ratios(tmp_path: Path, capsys: pyte
 
 
 def outcome_of(upper: float, modified: float, ess: float, error: float = 0.0) -> Outcome:
-    """An outcome of a cap, with numbers that are known to an error."""
+    """Outcome of a cap, with numbers known up to an error."""
     share, size = (Bounded(value, value - error, value + error) for value in (modified, ess))
     return Outcome(rs.Correction("token", "mask", upper=upper), 100, share, share, share, size, size)
 
 
 def test_recommendation_is_the_tightest_cap_that_surely_fits() -> None:
-    """The tightest cap within both limits is named with its numbers; one that may be outside, or just is, is not."""
+    """The tightest cap certainly within both limits is recommended; one that may be outside is not."""
     outcomes = [outcome_of(5.0, 0.001, 0.95), outcome_of(2.0, 0.003, 0.97), outcome_of(1.1, 0.3, 0.99)]
     advice = advise(outcomes)
     assert advice.outcome is outcomes[1]
@@ -338,7 +338,7 @@ def test_recommendation_is_the_tightest_cap_that_surely_fits() -> None:
 
 
 def test_without_a_cap_that_fits_the_trade_off_is_named() -> None:
-    """Where none fits, the cap that changes least and the one that keeps most ESS are set against each other."""
+    """Without a fitting cap, the text compares the cap that changes least with the one that keeps most ESS."""
     text = advise([outcome_of(5.0, 0.02, 0.6), outcome_of(1.1, 0.4, 0.95)]).text
     assert text.startswith("None of the swept rules changes at most 1 % of tokens and keeps ESS at 0.9 or more.")
     assert "Cap 5 changes least, 2 %, with ESS 0.6; cap 1.1 keeps most ESS, 0.95, but changes 40 %." in text
@@ -346,7 +346,7 @@ def test_without_a_cap_that_fits_the_trade_off_is_named() -> None:
 
 
 def test_grid_has_only_rules() -> None:
-    """Pairs that are no rule are left out, and rules come with the tightest first."""
+    """Pairs of bounds that make no rule are left out, and the tightest rule comes first."""
     rules = grid("token_truncate", lowers=[None, 0.5, 2.0], uppers=[3.0, 1.5, None], own=OWN)
     bounds = [(rule.lower, rule.upper) for rule in rules]
     expected = [(0.6, 1.2), (0.5, 1.5), (None, 1.5), (2.0, 3.0), (0.5, 3.0), (None, 3.0), (2.0, None), (0.5, None)]
@@ -365,10 +365,10 @@ def test_grid_has_only_rules() -> None:
         (["--min-ess", "90"], "--min-ess: got 90; expected a fraction from 0 to 1"),
     ],
 )
-def test_wrong_usage_is_named(
+def test_wrong_usage_is_reported(
     tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What makes no sense exits with 2 and says what was got and what is expected."""
+    """Invalid options exit with 2 and a message with the given and the expected value."""
     if "no pair" in message:
         record(tmp_path, None, steps=1)
     with pytest.raises(SystemExit) as ended:
@@ -377,10 +377,10 @@ def test_wrong_usage_is_named(
     assert message in capsys.readouterr().err
 
 
-def test_what_a_sweep_cannot_do_is_said(
+def test_unsupported_inputs_are_reported(
     stored: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No journal, a tracker's address, and a missing package each end with a line that says what to do."""
+    """No journal, a tracker's address and a missing package each give one line with what to do."""
     assert main(["sweep", str(tmp_path), "--json"]) == 1
     assert "found no journal there" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "rich", None)
@@ -395,7 +395,7 @@ def test_what_a_sweep_cannot_do_is_said(
 def test_table_fits_80_columns(
     stored: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table has a row for each rule within 80 columns, marks the run's own, and claims nothing of learning."""
+    """The table has a line per rule within 80 columns, marks the run's own rule, and makes no claim about learning."""
     pytest.importorskip("rich")
     monkeypatch.setattr("ratioscope.cli.outputs.console", narrow_console)
     assert main(["sweep", str(stored.folder), "--modes", ",".join(MODES)]) == 0
@@ -414,7 +414,7 @@ def test_table_fits_80_columns(
 
 
 def narrow_console() -> Any:
-    """A terminal of 80 columns."""
+    """Console of 80 columns."""
     from rich.console import Console
 
     return Console(width=80, file=sys.stdout, highlight=False)

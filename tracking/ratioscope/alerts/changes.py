@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from ratioscope.diagnosis import settings
 from ratioscope.diagnosis.causes import CAUSES
 from ratioscope.event import LEVELS, Event
 
@@ -26,7 +25,7 @@ CONFIRMATIONS = 2
 """Consecutive diagnoses needed to report or clear a finding."""
 
 _EXPLAINS = {cause.name: cause.explains for cause in CAUSES}
-_SETTINGS = frozenset(cause.name for cause in CAUSES if cause.check.__module__ == settings.__name__)
+_SETTINGS = frozenset(cause.name for cause in CAUSES if cause.from_config)
 """Findings read from the config alone; numbers that show the same later only confirm them."""
 _CERTAIN = len(LEVELS)
 """Severity of an error of high confidence, which needs no confirmation."""

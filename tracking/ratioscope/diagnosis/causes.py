@@ -1,30 +1,13 @@
-"""Every cause, from the one that voids the others to the one that is left when no other fits."""
+"""The table of causes, from those that make every other check meaningless to the one left when no other fits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from ratioscope.diagnosis import over_time, positions, sampling, settings, shape, values
+from ratioscope.diagnosis.cause import Cause
 
-from ratioscope.diagnosis import floor, policy, positions, sampling, settings, values
-from ratioscope.diagnosis.findings import Cause, Diagnosis, Finding, NotChecked, Unchecked
-from ratioscope.diagnosis.run import Run
-from ratioscope.event import LEVELS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ratioscope.record import Record
-
-_SHAPES = (
-    "temperature",
-    "support_truncation",
-    "constant_shift",
-    "other_experts",
-    "starts_at_a_position",
-    "outliers",
-    "unexplained",
-    "precision_noise",
-)
-_PLACES = ("eos_tokens", "speculative_tail", "mispaired_rows")
+_NOISE = ("unexplained", "precision_noise")
+_SHAPES = ("temperature", "support_truncation", "constant_shift", "other_experts", "starts_at_a_position", "outliers")
+_POSITIONS = ("eos_tokens", "speculative_tail", "mispaired_rows")
 _TIME = ("wrong_weights", "stale_weights", "grows_between_syncs")
 
 CAUSES: tuple[Cause, ...] = (
@@ -39,16 +22,16 @@ CAUSES: tuple[Cause, ...] = (
         "identical",
         "both sides are the same numbers: nothing is measured",
         values.identical,
-        "Give the engine's own log-probabilities, not the trainer's: two engines are never equal everywhere.",
+        "Give the engine's own log-probabilities, not the trainer's: two engines never agree on every token.",
         "verl-project/verl#4070",
     ),
     Cause(
         "logits",
-        "rollout values above 0 are no log-probabilities",
+        "rollout values above 0 are not log-probabilities",
         values.logits,
         "Start vLLM with --logprobs-mode processed_logprobs; single absurd values come from corrupted memory.",
         "vllm-project/vllm#42245",
-        explains=("zero_filled", "filler_scored", *_PLACES, *_SHAPES),
+        explains=("zero_filled", "filler_scored", *_POSITIONS, *_SHAPES, *_NOISE),
     ),
     Cause(
         "missing_logprobs",
@@ -64,6 +47,7 @@ CAUSES: tuple[Cause, ...] = (
         settings.not_applied,
         "Check that the loss multiplies by importance_sampling_ratio; without the fused kernel, or in the subclass.",
         "linkedin/Liger-Kernel#1082, huggingface/trl#6078",
+        from_config=True,
     ),
     Cause(
         "zero_filled",
@@ -71,7 +55,7 @@ CAUSES: tuple[Cause, ...] = (
         values.zero_filled,
         "Leave missing log-probabilities missing (None or NaN): 0 claims a probability of 1.",
         "huggingface/trl#6266, allenai/open-instruct#1041",
-        explains=("shifted_alignment", *_PLACES, *_TIME, *_SHAPES),
+        explains=("shifted_alignment", *_POSITIONS, *_TIME, *_SHAPES, *_NOISE),
     ),
     Cause(
         "filler_scored",
@@ -79,7 +63,7 @@ CAUSES: tuple[Cause, ...] = (
         values.filler_scored,
         "Mask them out: completion mask and tool mask, both.",
         "huggingface/trl#2810, yaof20/Flash-RL#19",
-        explains=("shifted_alignment", *_PLACES, *_TIME, *_SHAPES),
+        explains=("shifted_alignment", *_POSITIONS, *_TIME, *_SHAPES, *_NOISE),
     ),
     Cause(
         "shifted_alignment",
@@ -87,15 +71,15 @@ CAUSES: tuple[Cause, ...] = (
         positions.shifted,
         "Slice the trainer's logits one position earlier or later, and compare by token id.",
         "huggingface/trl#3681, vllm-project/vllm#28185",
-        explains=(*_PLACES, *_TIME, *_SHAPES),
+        explains=(*_POSITIONS, *_TIME, *_SHAPES, *_NOISE),
     ),
     Cause(
         "eos_tokens",
-        "the last token of rows is not the engine's",
+        "the last token of completions is not the engine's",
         positions.last_token,
         "Mask out an end-of-sequence or template token that the harness appended; it was never sampled.",
         "NovaSky-AI/SkyRL#570",
-        explains=("starts_at_a_position", "outliers", "mispaired_rows", "other_experts", *_SHAPES),
+        explains=("mispaired_rows", *_SHAPES, *_NOISE),
     ),
     Cause(
         "speculative_tail",
@@ -103,20 +87,20 @@ CAUSES: tuple[Cause, ...] = (
         positions.tail,
         "Leave room below max_model_len for the speculative tokens, or switch speculative decoding off.",
         "vllm-project/vllm#38711",
-        explains=("starts_at_a_position", "mispaired_rows", *_SHAPES),
+        explains=("mispaired_rows", *_SHAPES, *_NOISE),
     ),
     Cause(
         "mispaired_rows",
-        "some rows are of another context",
+        "some completions are scored under another context",
         positions.mispaired_rows,
         "Check that completions come back in the order of their prompts, on every rank.",
         "huggingface/trl#6673, huggingface/trl#3098",
-        explains=_SHAPES,
+        explains=(*_SHAPES, *_NOISE),
     ),
     Cause(
         "wrong_weights",
         "the engine loaded other weights at some step",
-        policy.wrong_weights,
+        over_time.wrong_weights,
         "Compare a checksum of the engine's weights with the trainer's after each sync; switch sleep mode off to test.",
         "huggingface/trl#5312",
         explains=("unexplained",),
@@ -124,7 +108,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "stale_weights",
         "the engine's weights do not follow the trainer's",
-        policy.stale_weights,
+        over_time.stale_weights,
         "Check that weights and adapters arrive, and that the prefix cache is reset after each update.",
         "PrimeIntellect-ai/prime-rl#1650, modelscope/ms-swift#9855",
         explains=("unexplained",),
@@ -132,10 +116,10 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "grows_between_syncs",
         "the engine's weights are old between syncs",
-        policy.grows_between_syncs,
-        "Send the weights more often, or keep fewer steps to a generation; asynchronous training has it by design.",
+        over_time.grows_between_syncs,
+        "Send the weights more often, or keep fewer steps to a generation; asynchronous training does this by design.",
         "huggingface/trl#6344, PrimeIntellect-ai/prime-rl#1650",
-        explains=("unexplained", "precision_noise"),
+        explains=_NOISE,
     ),
     Cause(
         "support_truncation",
@@ -143,7 +127,7 @@ CAUSES: tuple[Cause, ...] = (
         sampling.support_truncation,
         "Set top_p=1, top_k=0, min_p=0, or score the trainer on the same support.",
         "huggingface/trl#6789",
-        explains=("sampling_settings", "unexplained", "precision_noise", "other_experts", "constant_shift"),
+        explains=("sampling_settings", "other_experts", "constant_shift", *_NOISE),
     ),
     Cause(
         "temperature",
@@ -151,7 +135,7 @@ CAUSES: tuple[Cause, ...] = (
         sampling.temperature,
         "Use one temperature, and start vLLM with --logprobs-mode processed_logprobs.",
         "huggingface/trl#4159",
-        explains=("logprobs_mode", "unexplained", "precision_noise", "other_experts"),
+        explains=("logprobs_mode", "other_experts", *_NOISE),
     ),
     Cause(
         "constant_shift",
@@ -159,15 +143,15 @@ CAUSES: tuple[Cause, ...] = (
         sampling.constant_shift,
         "Compare log-softmax with log-softmax: logits, other logprobs modes and scaled values differ by a constant.",
         "huggingface/trl#4159",
-        explains=("unexplained", "precision_noise"),
+        explains=_NOISE,
     ),
     Cause(
         "other_experts",
-        "the two engines route tokens to other experts",
-        policy.other_experts,
+        "the two engines route tokens to different experts",
+        shape.other_experts,
         "Replay the engine's routing in the trainer, or cap token ratios; the mean alone misleads.",
         "NVIDIA/Megatron-LM#4168, vllm-project/vllm#28284",
-        explains=("outliers", "unexplained", "precision_noise"),
+        explains=("outliers", *_NOISE),
     ),
     Cause(
         "starts_at_a_position",
@@ -175,12 +159,12 @@ CAUSES: tuple[Cause, ...] = (
         positions.starts_at_a_position,
         "Test with kv_cache_dtype=auto, without quantization and without prefix caching.",
         "vllm-project/vllm#54035",
-        explains=("outliers", "unexplained", "precision_noise"),
+        explains=("outliers", *_NOISE),
     ),
     Cause(
         "outliers",
         "single tokens are absurd",
-        policy.outliers,
+        shape.outliers,
         "Look at the worst tokens of the report; an fp32 head and uncorrupted caches remove most.",
         "allenai/open-instruct#1387, vllm-project/vllm#42245",
     ),
@@ -190,18 +174,20 @@ CAUSES: tuple[Cause, ...] = (
         settings.sampling_settings,
         "Set top_p=1, top_k=0, min_p=0, repetition_penalty=1 and one temperature; drop other reshaping settings.",
         "huggingface/trl#6880",
+        from_config=True,
     ),
     Cause(
         "logprobs_mode",
-        "the engine's log-probabilities may be of other logits than the trainer's",
+        "the engine may take log-probabilities from other logits than the trainer",
         settings.logprobs_mode,
         "Start vLLM with --logprobs-mode processed_logprobs.",
         "huggingface/trl#4159",
+        from_config=True,
     ),
     Cause(
         "length_collapse",
         "sequence weights vanish with length",
-        policy.length_collapse,
+        shape.length_collapse,
         "Remove the cause of the mean d first; else use a token mode, or shorter completions.",
         "huggingface/trl#4772, huggingface/trl#5814",
     ),
@@ -211,57 +197,22 @@ CAUSES: tuple[Cause, ...] = (
         settings.stale_slices,
         "Make steps_per_generation * num_iterations a multiple of gradient_accumulation_steps, or the reverse.",
         "huggingface/trl#3493",
+        from_config=True,
     ),
     Cause(
         "precision_noise",
         "the two engines compute in another order or precision",
-        floor.noise,
+        shape.precision_noise,
         "Nothing to do while it is small; the same dtype on both sides and an fp32 head make it smaller.",
         "huggingface/trl#6789, ServiceNow/Fast-LLM#525",
         explains=("unexplained",),
     ),
     Cause(
         "unexplained",
-        "the engines are far apart, and no known cause fits",
-        policy.unexplained,
+        "the mismatch is large, and no known cause fits",
+        shape.unexplained,
         "Compare a handful of tokens by hand: same ids, same weights, same temperature.",
         "derived",
     ),
 )
-"""Every cause; earlier ones outrank later ones of the same level."""
-
-_LAST = ("sampling_settings", "logprobs_mode", "length_collapse", "stale_slices", "precision_noise", "not_applied")
-"""What stands beside a cause, or follows from it, and is listed after it."""
-
-
-def diagnose(records: Iterable[Record] | Run, config: Mapping[str, Any] | None = None) -> Diagnosis:
-    """Looks for every cause.
-
-    Args:
-        records: of one run, in the order of their steps; evaluations are left out. Or a run that is already read.
-        config: the run config; None if unknown.
-    """
-    run = records if isinstance(records, Run) else Run.from_records(records, config)
-    found: dict[str, Finding] = {}
-    not_checked: list[NotChecked] = []
-    for cause in CAUSES:
-        if "identical" in found and cause.check.__module__ != settings.__name__:
-            not_checked.append(NotChecked(cause.name, "both sides are the same numbers"))
-            continue
-        try:
-            sign = cause.check(run)
-        except Unchecked as why:
-            not_checked.append(NotChecked(cause.name, str(why)))
-            continue
-        if sign is not None:
-            steps = sign.steps or run.steps or (0, 0)
-            found[cause.name] = Finding(
-                cause.name, cause.meaning, sign.level, sign.confidence, sign.evidence, steps, cause.remedy, cause.source
-            )
-    explained = {name for cause in CAUSES if cause.name in found for name in cause.explains if name != cause.name}
-    findings = [finding for name, finding in found.items() if name not in explained]
-    findings.sort(key=lambda finding: (finding.level == "info", finding.name in _LAST, -LEVELS.index(finding.level)))
-    unclear = {item.name for item in not_checked}
-    passed = tuple(cause.name for cause in CAUSES if cause.name not in found and cause.name not in unclear)
-    behind = tuple(name for name in found if name in explained)
-    return Diagnosis(tuple(findings), tuple(not_checked), passed, behind, run.windows, run.steps, run.foreign)
+"""Every cause; of two findings of the same level, the earlier cause is listed first."""

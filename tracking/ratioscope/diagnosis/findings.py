@@ -1,4 +1,4 @@
-"""What a diagnosis says."""
+"""Results of a diagnosis: signs, findings, and causes that were not checked."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any
 from ratioscope.event import LEVELS, Confidence, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from ratioscope.diagnosis.run import Run
     from ratioscope.runs.foreign.names import Name
 
 
 @dataclass(frozen=True)
 class Sign:
-    """That a cause shows in a run.
+    """Evidence that a cause is present in a run.
 
     Attributes:
-        level: how grave it is.
-        confidence: how sure it is.
-        evidence: the numbers, in words.
-        steps: first and last step it was seen at; None for all that was looked at.
+        level: severity.
+        confidence: certainty.
+        evidence: one sentence with the numbers.
+        steps: first and last step at which it shows; None for all windows.
     """
 
     level: Level
@@ -32,43 +31,22 @@ class Sign:
 
 
 class Unchecked(Exception):
-    """Raised by a check that cannot tell, with the reason."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Something that drives the engines apart.
-
-    Attributes:
-        name: short, for machines.
-        meaning: one line.
-        check: says whether it shows; None if not. Raises :class:`Unchecked` if that cannot be told.
-        remedy: what to do about it.
-        source: where it was reported or is derived.
-        explains: causes whose signs are only its consequences.
-    """
-
-    name: str
-    meaning: str
-    check: Callable[[Run], Sign | None]
-    remedy: str
-    source: str
-    explains: tuple[str, ...] = ()
+    """Raised by a check that lacks data; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause that shows.
+    """A cause that is present in a run.
 
     Attributes:
-        name: the cause's.
+        name: name of the cause.
         meaning: the cause in one line.
-        level: how grave it is.
-        confidence: how sure it is.
-        evidence: the numbers, in words.
-        steps: first and last step it was seen at.
+        level: severity.
+        confidence: certainty.
+        evidence: one sentence with the numbers.
+        steps: first and last step at which it shows.
         remedy: what to do about it.
-        source: where it was reported or is derived.
+        source: public report, or "derived".
     """
 
     name: str
@@ -83,11 +61,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """A cause that could not be looked for.
+    """A cause that could not be checked.
 
     Attributes:
-        name: the cause's.
-        why: what was lacking.
+        name: name of the cause.
+        why: the reason, usually missing data.
     """
 
     name: str
@@ -96,16 +74,16 @@ class NotChecked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found, what could not be looked for, and what was looked for and not found.
+    """Result of checking a run for every cause; each cause is in exactly one of the four lists.
 
     Attributes:
-        findings: the most likely cause first, what may follow from others last.
-        not_checked: causes that nothing can be said of.
-        passed: names of causes that do not show.
-        explained: names of causes whose signs show and follow from a finding.
-        windows: how many windows of training it stands on.
-        steps: the first and the last; None without one.
-        foreign: of a log that ratioscope did not write, by its keys, what its numbers are in our terms.
+        findings: causes that are present, the most likely first and consequences of others last.
+        not_checked: causes that could not be checked.
+        passed: names of causes that were checked and are absent.
+        explained: names of causes whose signs are present and follow from a finding.
+        windows: number of training windows that were read.
+        steps: first and last step; None without a window.
+        foreign: for a third-party log, the relation of its numbers to ratioscope's, by the log's keys.
     """
 
     findings: tuple[Finding, ...]
@@ -118,11 +96,11 @@ class Diagnosis:
 
     @property
     def level(self) -> Level:
-        """The gravest of the findings' levels; ``"info"`` without one."""
+        """Highest level of the findings; ``"info"`` without a finding."""
         return LEVELS[max((LEVELS.index(finding.level) for finding in self.findings), default=0)]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Returns plain JSON."""
         return {
             "level": self.level,
             "windows": self.windows,

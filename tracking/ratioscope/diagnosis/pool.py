@@ -127,12 +127,12 @@ class Pool:
 
     @property
     def measure(self) -> str:
-        """What :attr:`distance` is: mean |d|, or what stands in for it where only k3 is known."""
+        """What :attr:`mismatch` is: mean |d|, or what stands in for it where only k3 is known."""
         known = any(self.get(name) is not None for name in ("log_ratio/abs_mean", "token/log_ratio/abs_mean"))
         return "mean |d|" if known or self.get("kl/k3") is None else "sqrt(2 k3), about the root mean square of d,"
 
     @property
-    def distance(self) -> float:
+    def mismatch(self) -> float:
         """How far the engines are apart, in nats, to be compared with other windows of the run only.
 
         Raises:
@@ -141,10 +141,10 @@ class Pool:
         return self.abs_mean if self.measure == "mean |d|" else math.sqrt(2.0 * max(self.need("kl/k3"), 0.0))
 
     @property
-    def distance_error(self) -> float:
+    def mismatch_error(self) -> float:
         """Standard error of it, of tokens that are independent; a tenth of it where the spread is unknown."""
         mean, std = self.get("token/log_ratio/mean"), self.get("token/log_ratio/std")
         if mean is None or std is None or not self.tokens or self.measure != "mean |d|":
-            return self.distance / 10.0
+            return self.mismatch / 10.0
         variance = std**2 + mean**2 - self.abs_mean**2
         return math.sqrt(max(variance, 0.0) / self.tokens)

@@ -1,118 +1,131 @@
-"""Causes that show by where the mismatch sits: at a lag, at a position, in some rows."""
+"""Causes that show by the position of the mismatch: at a lag, at a position, in some completions."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ratioscope.diagnosis.pool import Pool
     from ratioscope.diagnosis.run import Run
 
-_TENTHS = tuple(f"position/{at:02}" for at in range(10))
+
+class _Tenth(NamedTuple):
+    """One tenth of the completions: its index, its mean absolute log-ratio in nats, and its number of tokens."""
+
+    tenth: int
+    abs_mean: float
+    tokens: float
+
+
+class _Start(NamedTuple):
+    """A tenth from which on the mismatch is larger: certainty in standard errors, index, and mean |d| on both sides."""
+
+    errors: float
+    tenth: int
+    before: float
+    after: float
 
 
 def shifted(run: Run) -> Sign | None:
-    """The trainer's log-probability of a token goes with the engine's of the next or previous token.
+    """The trainer's log-probability of a token follows the engine's of the next or previous token.
 
-    The correlation with the token's own is far lower.
+    The correlation with the engine's log-probability of the same token is far lower.
     """
     pool = run.steady
-    now = pool.get("alignment/lag_0")
+    lag_0 = pool.get("alignment/lag_0")
     lags = {lag: pool.need(f"alignment/lag_{lag}") for lag in (-1, 1)}
-    now = -1.0 if now is None else now
+    now = -1.0 if lag_0 is None else lag_0
     lag, best = max(lags.items(), key=lambda item: item[1])
-    pairs = max(pool.tokens - (pool.get("counts/rows") or 0.0), 4.0)
     if best < max(thresholds.LAG_LEAST, now + thresholds.LAG_AHEAD):
         return None
     if pool.summary is not None and pool.beyond(thresholds.LAG_WRONG) < thresholds.LAG_WRONG_SHARE * pool.tokens:
         return None
-    apart = (math.atanh(min(best, 0.999999)) - math.atanh(max(now, -0.999999))) * math.sqrt((pairs - 3.0) / 2.0)
-    if apart < thresholds.CERTAIN and best < thresholds.LAG_EXACT:
+    pairs = max(pool.tokens - (pool.get("counts/rows") or 0.0), 4.0)
+    # Fisher's z: atanh of a correlation of n pairs has the standard error 1 / sqrt(n - 3); two of them are compared.
+    errors = (math.atanh(min(best, 0.999999)) - math.atanh(max(now, -0.999999))) * math.sqrt((pairs - 3.0) / 2.0)
+    if errors < thresholds.CERTAIN and best < thresholds.LAG_EXACT:
         return None
-    which = "next" if lag > 0 else "previous"
     text = (
-        f"the trainer's log-probability of a token goes with the engine's of the {which} one: correlation {best:.3f} "
+        f"the trainer's log-probability of a token follows the engine's of the {'next' if lag > 0 else 'previous'} "
+        f"one: correlation {best:.3f} at lag {lag:+d}, {now:.3f} at lag 0"
     )
-    text += f"at lag {lag:+d}, {now:.3f} at lag 0"
-    return Sign("error", "high" if apart >= thresholds.CERTAIN else "medium", text)
+    return Sign("error", "high" if errors >= thresholds.CERTAIN else "medium", text)
 
 
 def last_token(run: Run) -> Sign | None:
-    """The last token of rows is several times as far off as the others, in several rows.
+    """The last token's mean |d| is several times that of the other tokens, in several completions.
 
-    It holds most of what is off in the last tenth.
+    The last token holds most of the excess of the last tenth.
     """
     pool = run.steady
-    last, rows, n = pool.need("position/last/abs_mean"), pool.need("counts/rows"), pool.tokens
-    if n <= rows:
-        msg = "rows have one token each"
+    last, completions, n = pool.need("position/last/abs_mean"), pool.need("counts/rows"), pool.tokens
+    if n <= completions:
+        msg = "completions have one token each"
         raise Unchecked(msg)
-    if rows < thresholds.LAST_ROWS:
-        msg = f"{rows:.0f} rows are too few; needs {thresholds.LAST_ROWS}"
+    if completions < thresholds.LAST_COMPLETIONS:
+        msg = f"{completions:.0f} completions are too few; needs {thresholds.LAST_COMPLETIONS}"
         raise Unchecked(msg)
-    rest = max(pool.abs_mean * n - last * rows, 0.0) / (n - rows)
-    single = last * rows < thresholds.LAST_SEVERAL * pool.need("token/log_ratio/abs_max")
-    if (
-        single
-        or last < max(thresholds.LAST_NATS, thresholds.LAST_FACTOR * rest)
-        or _last_share(pool) < thresholds.LAST_SHARE
-    ):
+    others = max(pool.abs_mean * n - last * completions, 0.0) / (n - completions)
+    # One absurd last token can hold the whole mean; then the sum is no more than a few times the largest |d|.
+    single = last * completions < thresholds.LAST_SEVERAL * pool.need("token/log_ratio/abs_max")
+    if single or last < max(thresholds.LAST_NATS, thresholds.LAST_FACTOR * others):
         return None
-    text = f"the last token of a row is off by {last:.3g} nats on the average, {last / max(rest, 1e-9):.0f} times the "
-    return Sign("error" if last > 1.0 else "warning", "high", f"{text}{rest:.2g} of the others ({rows:,.0f} rows)")
+    if _last_token_share(pool) < thresholds.LAST_SHARE:
+        return None
+    text = (
+        f"mean |d| of last tokens is {last:.3g} nats, {last / max(others, 1e-9):.0f} times the {others:.2g} of the "
+        f"other tokens ({completions:,.0f} completions)"
+    )
+    return Sign("error" if last > 1.0 else "warning", "high", text)
 
 
 def tail(run: Run) -> Sign | None:
-    """A few tokens beyond 5 nats, all in the last tenth of rows, and not only the very last."""
+    """A few tokens beyond 5 nats, all in the last tenth of completions, and not only the very last token."""
     pool = run.steady
     absurd, n = pool.beyond(thresholds.TAIL_NATS), pool.enough(1)
     if not absurd or absurd > thresholds.TAIL_MOST * n:
         return None
     tenths = _tenths(pool)
     if len(tenths) < 2:
-        msg = "needs two tenths of rows with tokens, which the journal counts by position"
+        msg = "needs two tenths of completions with tokens, which the journal counts by position"
         raise Unchecked(msg)
-    if _last_share(pool) >= thresholds.LAST_SHARE:
+    if _last_token_share(pool) >= thresholds.LAST_SHARE:
         return None
     *earlier, end = tenths
     before = _mean(earlier)
-    if end[2] * end[1] < 0.5 * absurd * thresholds.TAIL_NATS or end[1] < thresholds.TAIL_FACTOR * before:
+    # Half of the nats that the absurd tokens have at least must be in the last tenth.
+    elsewhere = end.tokens * end.abs_mean < 0.5 * absurd * thresholds.TAIL_NATS
+    if elsewhere or end.abs_mean < thresholds.TAIL_FACTOR * before:
         return None
     text = (
-        f"{absurd:,} tokens have |d| > {thresholds.TAIL_NATS:g} and sit at the end: mean |d| {end[1]:.3g} in the last "
+        f"{absurd:,} tokens have |d| > {thresholds.TAIL_NATS:g}, at the end: mean |d| is {end.abs_mean:.3g} in the "
+        f"last tenth of completions and {before:.2g} before it; single tokens, no general drift"
     )
-    return Sign("error", "high", f"{text}tenth of rows, {before:.2g} before it; single ones, no general drift")
+    return Sign("error", "high", text)
 
 
 def starts_at_a_position(run: Run) -> Sign | None:
-    """Mean |d| is small in all tenths of rows up to some tenth, and several times larger in all from there on."""
+    """Mean |d| is small in the first tenths of completions, and several times larger in all tenths from some on."""
     pool = run.steady
     tenths = _tenths(pool)
     if len(tenths) < 4:
-        msg = f"needs four tenths of rows with tokens, which the journal counts by position; got {len(tenths)}"
+        msg = f"needs four tenths of completions with tokens, which the journal counts by position; got {len(tenths)}"
         raise Unchecked(msg)
     spread = pool.need("token/log_ratio/std")
-    best: tuple[float, int, float, float] | None = None
-    for at in range(2, len(tenths) - 1):
-        early, late = tenths[:at], tenths[at:]
-        counts = [sum(n for _, _, n in side) for side in (early, late)]
-        if min(counts) < thresholds.START_TOKENS:
-            continue
-        before, after = _mean(early), _mean(late)
-        error = spread * math.sqrt(sum(1.0 / n for n in counts))
-        found = (after - before) / max(error, 1e-12)
-        large = after >= max(thresholds.START_FACTOR * before, thresholds.START_NATS)
-        if large and found >= thresholds.CERTAIN and min(a for _, a, _ in late) > max(a for _, a, _ in early):
-            best = max(best or (0.0, 0, 0.0, 0.0), (found, tenths[at][0], before, after))
-    if best is None:
+    starts = [start for index in range(2, len(tenths) - 1) if (start := _start(tenths, index, spread)) is not None]
+    if not starts:
         return None
-    found, tenth, before, after = best
-    text = f"mean |d| is {before:.2g} in the first {tenth} tenths of rows and {after:.2g} from there on "
-    text += f"({found:.0f} standard errors apart)"
+    start = max(starts)
+    text = (
+        f"mean |d| is {start.before:.2g} in the first {start.tenth} tenths of completions and {start.after:.2g} from "
+        f"there on ({start.errors:.0f} standard errors more)"
+    )
     hints = [
         f"{name} {run.setting(f'engine.{name}')}"
         for name in ("kv_cache_dtype", "quantization")
@@ -121,36 +134,58 @@ def starts_at_a_position(run: Run) -> Sign | None:
     return Sign("warning", "high" if hints else "medium", ", ".join([text, *hints]))
 
 
+def _start(tenths: Sequence[_Tenth], index: int, spread: float) -> _Start | None:
+    """Tests whether the mismatch begins at one tenth: every later tenth above every earlier one, with certainty."""
+    early, late = tenths[:index], tenths[index:]
+    counts = [sum(tenth.tokens for tenth in side) for side in (early, late)]
+    if min(counts) < thresholds.START_TOKENS:
+        return None
+    before, after = _mean(early), _mean(late)
+    errors = (after - before) / max(spread * math.sqrt(sum(1.0 / n for n in counts)), 1e-12)
+    large = after >= max(thresholds.START_FACTOR * before, thresholds.START_NATS)
+    above = min(tenth.abs_mean for tenth in late) > max(tenth.abs_mean for tenth in early)
+    if not (large and above and errors >= thresholds.CERTAIN):
+        return None
+    return _Start(errors, tenths[index].tenth, before, after)
+
+
 def mispaired_rows(run: Run) -> Sign | None:
-    """Some rows have a mean d beyond 1 nat, the others none, and few rows lie between."""
+    """Some completions have a mean d beyond 1 nat in size, the others do not, and few lie between."""
     pool = run.steady
-    rows, off = pool.need("counts/rows"), pool.beyond(thresholds.ROW_NATS, histogram="geometric_log_ratio")
+    completions, off = pool.need("counts/rows"), pool.beyond(thresholds.ROW_NATS, histogram="geometric_log_ratio")
     between = pool.beyond(thresholds.ROW_NATS / 4.0, histogram="geometric_log_ratio") - off
-    here = rows - off - between
-    if off < 2 or off > thresholds.ROW_MOST * rows or between > thresholds.ROW_BETWEEN * min(off, here):
+    near = completions - off - between
+    if off < 2 or off > thresholds.ROW_MOST * completions or between > thresholds.ROW_BETWEEN * min(off, near):
         return None
     worst = pool.need("row/abs_mean_max")
     text = (
-        f"{off:,} of {rows:,.0f} rows have a mean d beyond {thresholds.ROW_NATS:g} nat (mean |d| up to {worst:.3g}), "
+        f"{off:,} of {completions:,.0f} completions have a mean d beyond {thresholds.ROW_NATS:g} nat (mean |d| up to "
+        f"{worst:.3g}), the others do not: the average over completions hides it"
     )
-    return Sign("error", "medium", f"{text}the others do not: the average over rows hides it")
+    return Sign("error", "medium", text)
 
 
-def _tenths(pool: Pool) -> list[tuple[int, float, float]]:
-    """Which, mean absolute log-ratio and tokens of each tenth of the rows that has any."""
+def _tenths(pool: Pool) -> list[_Tenth]:
+    """Tenths of the completions that hold a token."""
     state = pool.state
-    found = ((at, pool.get(f"{name}/abs_mean"), state.count(f"{name}/n")) for at, name in enumerate(_TENTHS))
-    return [(at, mean, float(n)) for at, mean, n in found if mean is not None]
+    names = [f"position/{index:02}" for index in range(10)]
+    means = [pool.get(f"{name}/abs_mean") for name in names]
+    return [
+        _Tenth(index, mean, float(state.count(f"{name}/n")))
+        for index, (name, mean) in enumerate(zip(names, means, strict=True))
+        if mean is not None
+    ]
 
 
-def _mean(tenths: list[tuple[int, float, float]]) -> float:
-    return sum(mean * n for _, mean, n in tenths) / max(sum(n for *_, n in tenths), 1.0)
+def _mean(tenths: Sequence[_Tenth]) -> float:
+    """Mean absolute log-ratio over the tokens of several tenths, in nats."""
+    return sum(tenth.abs_mean * tenth.tokens for tenth in tenths) / max(sum(tenth.tokens for tenth in tenths), 1.0)
 
 
-def _last_share(pool: Pool) -> float:
-    """Share of the last tenth's distance, beyond what the others lead to expect, that the last tokens hold."""
-    *earlier, (_, end, n) = _tenths(pool)
-    last, rows = pool.need("position/last/abs_mean"), pool.need("counts/rows")
+def _last_token_share(pool: Pool) -> float:
+    """Share of the last tenth's excess over the other tenths that the last tokens hold; 0 without an excess."""
+    *earlier, end = _tenths(pool)
+    last, completions = pool.need("position/last/abs_mean"), pool.need("counts/rows")
     usual = _mean(earlier)
-    excess = (end - usual) * n
-    return (last - usual) * rows / excess if excess > 0.0 else 0.0
+    excess = (end.abs_mean - usual) * end.tokens
+    return (last - usual) * completions / excess if excess > 0.0 else 0.0

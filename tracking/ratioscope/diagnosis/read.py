@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ratioscope.diagnosis.causes import diagnose
+from ratioscope.diagnosis.evaluate import diagnose
 from ratioscope.diagnosis.run import DiagnosedRun
 from ratioscope.journal.reader import JournalReader
 from ratioscope.runs.pooled import PooledRun

@@ -10,6 +10,7 @@ from ratioscope.config.lookup import UNKNOWN, lookup
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Unchecked
 from ratioscope.diagnosis.pool import Pool
+from ratioscope.diagnosis.trend import find_jump, is_growing
 from ratioscope.runs.pooled import Part, PooledRun
 
 if TYPE_CHECKING:
@@ -95,16 +96,12 @@ class DiagnosedRun:
 
     @cached_property
     def jump(self) -> int | None:
-        """Index of the first of the filled parts after the distance jumped up and stayed; None if it never did."""
-        from ratioscope.diagnosis.policy import find_jump
-
+        """Index of the first of the filled parts after the mismatch jumped up and stayed; None if it never did."""
         return find_jump(self.filled)
 
     @cached_property
     def grows(self) -> bool:
-        """Whether the distance grows over the run, step by step."""
-        from ratioscope.diagnosis.policy import is_growing
-
+        """Whether the mismatch grows over the run, step by step."""
         return self.jump is None and is_growing(self.filled)
 
     @cached_property

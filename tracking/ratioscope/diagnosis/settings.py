@@ -1,4 +1,4 @@
-"""Causes that the run config alone names, before a token is generated."""
+"""Causes that the run config names, before a token is generated."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TRUNCATES: tuple[tuple[str, Callable[[float], bool]], ...] = (
 
 
 def truncating(run: Run) -> list[str]:
-    """Settings that cut the support, with their values."""
-    values = ((name, run.number(f"sampling.{name}"), cuts) for name, cuts in _TRUNCATES)
-    return [f"{name}={value:g}" for name, value, cuts in values if value is not None and cuts(value)]
+    """Settings that truncate the support, as ``name=value``."""
+    values = ((name, run.number(f"sampling.{name}"), truncates) for name, truncates in _TRUNCATES)
+    return [f"{name}={value:g}" for name, value, truncates in values if value is not None and truncates(value)]
 
 
 def sampling_settings(run: Run) -> Sign | None:
@@ -45,7 +45,7 @@ def sampling_settings(run: Run) -> Sign | None:
 
 
 def logprobs_mode(run: Run) -> Sign | None:
-    """Log-probabilities that the engine takes before the temperature, or that are none."""
+    """A logprobs_mode that returns logits, or log-probabilities from before the temperature."""
     _need_section(run, "sampling")
     mode, sampled = run.setting("engine.logprobs_mode"), run.number("sampling.temperature")
     if run.setting("engine.vllm_mode") == "not used":
@@ -59,12 +59,12 @@ def logprobs_mode(run: Run) -> Sign | None:
     if mode == "raw_logprobs":
         return Sign("warning", "high", f"{text}: the engine's log-probabilities are taken before the temperature")
     if slope is not None and abs(slope - 1.0) < 0.02:
-        return Sign("info", "medium", f"{text}; the slope of {slope:.3f} says that both sides are scaled alike")
-    return Sign("warning", "low", f"{text}: whether the engine scales its log-probabilities nobody said")
+        return Sign("info", "medium", f"{text}; the slope of {slope:.3f} shows that both sides are scaled alike")
+    return Sign("warning", "low", f"{text}: it is not known whether the engine scales its log-probabilities")
 
 
 def not_applied(run: Run) -> Sign | None:
-    """The ratio is computed and does not reach the loss, or reaches it otherwise."""
+    """The ratio is computed, but the loss leaves it out or uses other weights."""
     state = run.whole.summary if run.parts else None
     if state is not None and (differing := state.count("disagreements")):
         text = f"{differing:,} weights that the trainer uses are not those of the rule in the config"
@@ -85,8 +85,7 @@ def not_applied(run: Run) -> Sign | None:
 def stale_slices(run: Run) -> Sign | None:
     """Generations and optimizer steps that are no multiples of each other."""
     names = ("gradient_accumulation_steps", "steps_per_generation", "num_iterations")
-    numbers = [run.number(f"batch.{name}") for name in names]
-    accumulation, per_generation, iterations = numbers
+    accumulation, per_generation, iterations = (run.number(f"batch.{name}") for name in names)
     if accumulation is None or per_generation is None or iterations is None:
         msg = "the config has no batch geometry"
         raise Unchecked(msg)
@@ -95,11 +94,13 @@ def stale_slices(run: Run) -> Sign | None:
         return None
     text = (
         f"a generation serves {reuse:g} backward passes and an optimizer step takes {accumulation:g}: some gradients "
+        "are of weights that changed since the tokens were scored"
     )
-    return Sign("info", "high", f"{text}are of weights that changed since the tokens were scored")
+    return Sign("info", "high", text)
 
 
 def _need_section(run: Run, name: str) -> None:
+    """Raises ``Unchecked`` if the run config lacks a section."""
     if not isinstance(run.setting(name), dict):
         msg = f"the config has no section {name}"
         raise Unchecked(msg)

@@ -1,21 +1,21 @@
-"""Every threshold of the diagnosis, each with its reason.
+"""Thresholds of the diagnosis, each with its reason.
 
-A statistic needs both size and certainty: size, because with a million tokens everything is significant; certainty,
-because with a hundred everything is large once. The false-alarm and detection rates that they give together are
-measured by simulation (``docs/reference/diagnosis.md``).
+A sign needs both size and certainty: size, because with a million tokens every difference is significant; certainty,
+because with a hundred tokens a large difference happens by chance. The false-alarm and detection rates of all
+thresholds together are measured by simulation (``docs/reference/diagnosis.md``).
 """
 
 from __future__ import annotations
 
 FEWEST_FOR_SCATTER = 5
-"""Parts whose scatter is used as a standard error: with fewer it is worth nothing itself."""
+"""Fewest parts whose scatter is used as a standard error: with fewer, the scatter itself is too uncertain."""
 
 FEWEST_TOKENS = 200
-"""Tokens from which means and slopes are judged: with fewer one odd token is the mean."""
+"""Fewest tokens from which means and slopes are judged: with fewer, one odd token decides the mean."""
 
 CERTAIN = 6.0
-"""Standard errors. Tokens of a row depend on each other, so that errors of independent tokens are up to about twice
-too small; six of these are then three, one false alarm in a thousand."""
+"""Standard errors. Tokens of a completion depend on each other, so errors computed for independent tokens are up to
+about twice too small; six of these are then three, one false alarm in a thousand."""
 
 CLEAR = 8.0
 """Standard errors of the mean ratio and the slope, whose terms have heavier tails."""
@@ -23,127 +23,133 @@ CLEAR = 8.0
 # Sampling -------------------------------------------------------------------------------------------------------------
 
 MASS_CUT, MASS_CUT_BAD = 0.005, 0.05
-"""1 - mean ratio: top_p 0.99 cuts about 0.005 of the mass. From 0.05 on a hundred tokens lose a factor of 150."""
+"""1 - mean ratio, for a warning and for an error: top_p 0.99 cuts about 0.005 of the mass. At 0.05, a hundred tokens
+lose a factor of 150."""
 
 LEAST_KEPT = 0.15
-"""Kept mass of a single context below which truncation is not the cause: top_p below 0.15 is used by nobody."""
+"""Kept mass of a single context below which truncation is not the cause: top_p below 0.15 is not used in practice."""
 
 ONE_SIDED = 0.3
-"""The 99th percentile of d up to which the upper side counts as noise; truncation only ever lowers d."""
+"""Largest 99th percentile of d at which values above 0 still count as noise; truncation only lowers d."""
 
 WIDEST_SHIFT = 0.7
-"""Spread of d (standard deviation) above which the mean ratio of a sample says nothing of the expected one."""
+"""Standard deviation of d above which the mean ratio of a sample tells nothing about the expected ratio."""
 
 LOG_FITS = (0.7, 1.5)
-"""Mean |d| over -log(mean ratio) that truncation leads to where only these two are known; noise leaves
-the mean ratio at 1."""
+"""Range of mean |d| over -log(mean ratio) under truncation, where only these two means are known; noise leaves the mean
+ratio at 1."""
 
 SLOPE_OFF = 0.05
-"""Distance of the calibration slope from 1: noise of 0.1 nats moves it by 0.02, a temperature of 0.9 by 0.1."""
+"""Difference of the calibration slope from 1: noise of 0.1 nats moves it by 0.02, a temperature of 0.9 by 0.1."""
 
 SLOPE_FOLLOWS = 0.35
-"""Correlation of d with the rollout's log-probability: temperature makes one a function of the other."""
+"""Correlation of d with the rollout's log-probability: a temperature makes d a function of it."""
 
 SLOPE_PEARSON = 0.8
-"""Correlation of both sides below which other tokens are compared, and a slope means nothing."""
+"""Correlation of both sides below which different tokens are compared, and a slope is meaningless."""
 
 SHIFT, SHIFT_OVER_SPREAD, DOWN_OVER_SPREAD, ALL_BELOW = 0.01, 2.5, 5.0, 0.99
-"""A constant shift in nats, and how many times its spread; the latter downwards, unless the ratio's 99th percentile is
-below the last number. That of noise is below 1; truncation shifts down by up to 3 times its spread, and leaves the
-ratios of peaked contexts at 1."""
+"""Smallest constant shift in nats; its smallest multiple of the spread; the same for a downward shift, unless the
+ratio's 99th percentile is below the last number. Noise has a multiple below 1; truncation shifts down by up to 3 times
+its spread and leaves the ratios of peaked contexts at 1."""
 
 # Values ---------------------------------------------------------------------------------------------------------------
 
 MANY_MISSING = 0.05
-"""Share of tokens without a usable log-probability from which the batch is another one than it seems."""
+"""Share of tokens without a usable log-probability from which the statistics no longer describe the batch."""
 
 LOGITS = 0.01
-"""Share of rollout values above 0 from which they are logits; a few are corrupted memory."""
+"""Share of rollout values above 0 from which they are logits; fewer are corrupted memory."""
 
 ZERO_SHARE = 0.003
-"""Share by which exact zeros of the rollout exceed the trainer's: real certainty (p = 1) shows on both sides alike."""
+"""Share by which exact zeros of the rollout exceed the trainer's: true certainty (p = 1) shows on both sides alike."""
 
 ZERO_WRONG, ZERO_WRONG_SHARE = -2.0, 0.02
-"""d at or below which a zero is wrong, and the share of the zeros that must be: zeros that come of rounding are
-within 0.01 of the truth, and where truncation leaves a single token, its kept mass is above 0.15."""
+"""d at or below which a zero is wrong, and the share of the zeros that must be: zeros from rounding are within 0.01 of
+the truth, and where truncation leaves a single token, its kept mass is above 0.15."""
 
 FILLER_FACTOR, FILLER_OFFSET = 2.5, 1.0
-"""How much less likely than sampled tokens (times, plus nats) those with a zero must be to be no sampled ones: padding
-and tool results are typically 5 to 15 nats, sampled tokens 0.3 to 1.5."""
+"""How much less likely (times, plus nats) tokens with a zero are than sampled tokens, if nobody sampled them: padding
+and tool results typically have 5 to 15 nats, sampled tokens 0.3 to 1.5."""
 
-# Places ---------------------------------------------------------------------------------------------------------------
+# Positions ------------------------------------------------------------------------------------------------------------
 
 LAG_AHEAD, LAG_LEAST = 0.3, 0.5
-"""By how much, and to what, the correlation at lag 1 or -1 must exceed that at 0: neighbours' log-probabilities
+"""Excess of the correlation at lag 1 or -1 over that at lag 0, and its smallest value: log-probabilities of neighbours
 correlate by 0.2 at most in text."""
 
 LAG_WRONG, LAG_WRONG_SHARE = 0.3, 0.05
-"""A distance in nats, and the share of tokens that must be beyond it: a few absurd values destroy a correlation too."""
+"""|d| in nats, and the share of tokens that must exceed it: a few absurd values destroy a correlation too."""
 
 LAG_EXACT = 0.9999
-"""Correlation at a lag that needs no number of tokens: equal values do not come by chance."""
+"""Correlation at a lag that is certain for any number of tokens: equal values do not arise by chance."""
 
-LAST_FACTOR, LAST_NATS, LAST_ROWS, LAST_SEVERAL = 5.0, 0.2, 8, 3.0
-"""How many times the others' distance, how many nats, and over how many rows the last token must be off; and how many
-times the largest |d| all last tokens together must be, lest a single one be all."""
+LAST_FACTOR, LAST_NATS, LAST_COMPLETIONS, LAST_SEVERAL = 5.0, 0.2, 8, 3.0
+"""Mean |d| of last tokens as a multiple of the other tokens', and in nats; fewest completions; and the smallest
+multiple of the largest |d| that all last tokens together must have, so that a single one cannot decide."""
 
 LAST_SHARE = 0.6
-"""Share of the last tenth's excess that the last token must hold by itself: else it is a tail of several tokens."""
+"""Share of the last tenth's excess that the last token alone holds; below it, several tokens form a tail."""
 
 TAIL_NATS, TAIL_MOST = 5.0, 0.25
-"""What counts as absurd (a ratio above 148 or below 1/148) and the share of tokens up to which it is a tail."""
+"""|d| that counts as absurd (a ratio above 148 or below 1/148), and the largest share of tokens that forms a tail."""
 
 TAIL_FACTOR = 10.0
-"""How many times the other tenths' distance the last tenth must be."""
+"""Mean |d| of the last tenth as a multiple of the other tenths'."""
 
 START_FACTOR, START_TOKENS = 3.0, 32
-"""How many times the earlier tenths' distance the later ones must be, and tokens on each side: rounding errors that
-accumulate along a row double it at most."""
+"""Mean |d| of the later tenths as a multiple of the earlier ones', and fewest tokens on each side: rounding errors that
+accumulate along a completion double it at most."""
 
 START_NATS = 0.01
-"""Distance in the later tenths below which nobody need care."""
+"""Mean |d| of the later tenths below which the mismatch does not matter."""
 
 ROW_NATS, ROW_MOST, ROW_BETWEEN = 1.0, 0.9, 0.34
-"""Mean d of a row that belongs elsewhere, the largest share of such rows, and how many rows are neither here (below a
-quarter of it) nor there, as a share of the fewer of both: a mixture has few."""
+"""|mean d| of a completion that is paired with another one's; the largest share of such completions; and the largest
+number of completions between a quarter of it and all of it, as a share of the smaller group: a mixture has few."""
 
-# Policy ---------------------------------------------------------------------------------------------------------------
+# Time and shape -------------------------------------------------------------------------------------------------------
 
-JUMP_FACTOR, JUMP_APART, JUMP_SHARE, JUMP_PARTS = 3.0, 2.0, 0.5, 4
-"""Mean distance after over before; smallest after over largest before; share of the whole range in one step; and
-parts needed. Reported cases jumped 5 to 20 times; the third number parts a jump from growth."""
+JUMP_FACTOR, JUMP_SEPARATION, JUMP_SHARE, JUMP_PARTS = 3.0, 2.0, 0.5, 4
+"""Mean mismatch after a jump over before; smallest after over largest before; share of the whole range in one step; and
+fewest parts. Reported cases jumped 5 to 20 times; the third number distinguishes a jump from growth."""
 
 GROWTH_FACTOR, GROWTH_PARTS, GROWTH_TAU = 2.0, 6, 0.6
-"""Last third over first; parts needed; Kendall's correlation with time. A drift of entropy alone stays below 2."""
+"""Mismatch of the last third over the first; fewest parts; Kendall's correlation with time. A drift of entropy alone
+stays below 2."""
 
 LEVELLED, LEVELLED_FACTOR = 0.75, 3.0
-"""Share of the last third's distance that ends the climb of a run that levels off, and how many times the first
-tenth's it must be: the distance to weights that never arrive stops growing, often within the first third."""
+"""Share of the last third's mismatch that ends the climb of a run that levels off, and how many times the first tenth's
+mismatch it must be: the mismatch to weights that never arrive stops growing, often within the first third."""
 
 TAIL_CUTS = (0.35, 0.5, 0.7, 1.0, 1.4)
 """Cuts in nats between the core and the second mode of other experts."""
 
 MODE_SHARE, MODE_TOKENS, MODE_CORE = (0.005, 0.3), 5, 6.0
-"""Share of tokens in the second mode, tokens in it, and how many times narrower the core (its 70th percentile) is."""
+"""Share of tokens in the second mode; fewest tokens in it; and how many times narrower the core (its 70th percentile)
+is."""
 
 OUTLIER_SHARE = 0.01
-"""Share of absurd tokens up to which they are single ones."""
+"""Largest share of absurd tokens that counts as single outliers."""
 
-STRANGERS = 0.5
+UNRELATED = 0.5
 """Correlation of both sides below which other tokens or contexts are compared."""
 
 RESET_FACTOR, RESETS = 2.0, 2
-"""How many times the distance grows between syncs and falls at one; how many of these, evenly spaced, are needed."""
+"""How many times the mismatch grows between syncs and falls at one; and fewest syncs, evenly spaced."""
 
 FAR = 0.1
-"""Mean |d| in nats from which spread alone is a warning: engines in bfloat16 that hold the same weights are 0.01 to
-0.04 apart."""
+"""Mean |d| in nats from which spread alone is a warning: engines in bfloat16 with equal weights have 0.01 to 0.04."""
+
+AT_FLOOR = 2.0
+"""Mean |d| in multiples of the noise floor up to which no engine could be nearer: two independent computations differ
+by 1.4 times the error of each, and chunks are only one of the things that differ."""
 
 SYMMETRIC = 0.25
-"""|mean d| over its spread up to which d is symmetric, beyond what a mean ratio of 1 asks for (half the variance)."""
+"""|mean d| over its spread up to which d is symmetric, beyond half the variance, which a mean ratio of 1 implies."""
 
 # Rule -----------------------------------------------------------------------------------------------------------------
 
-COLLAPSE_NATS, COLLAPSE_SPREAD, COLLAPSE_ESS, COLLAPSE_ROWS = 3.0, 1.5, 0.1, 4
-"""|mean D| from which sequence weights are off by 20 times on the average; spread of D from which exp(-spread^2), the
-effective share that it predicts, is below 0.1; the same share as measured; rows needed."""
+COLLAPSE_NATS, COLLAPSE_SPREAD, COLLAPSE_ESS, COLLAPSE_COMPLETIONS = 3.0, 1.5, 0.1, 4
+"""|mean D| from which sequence weights are 20 times off on average; spread of D from which exp(-spread^2), the
+effective share that it predicts, is below 0.1; the measured effective share; and fewest completions."""

@@ -1,27 +1,41 @@
-"""Causes that show in the values themselves: absent, absurd, filled in, or the same on both sides."""
+"""Causes that show in the values themselves: absent, absurd, filled in, or equal on both sides."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.state.slots import SUMS
 from ratioscope.state.worst import tokens_of
 
 if TYPE_CHECKING:
     from ratioscope.diagnosis.run import Run
+    from ratioscope.summary.host import HostSummary
+
+
+class _Zeros(NamedTuple):
+    """Wrong zeros among the rollout's log-probabilities.
+
+    Attributes:
+        evidence: the numbers, as text.
+        unlikely: whether the trainer finds these tokens far less likely than the rest, so that nobody sampled them.
+    """
+
+    evidence: str
+    unlikely: bool
 
 
 def nothing_scored(run: Run) -> Sign | None:
-    """Windows with rows and without a valid token."""
+    """Windows with completions and without a valid token."""
     whole = run.whole
     whole.need("counts/tokens")
     empty = run.without_tokens
     if not empty:
         return None
     masked = whole.get("counts/rows_empty") or 0.0
-    at = f"{len(empty):,} of {run.windows:,} windows have no valid token ({masked:,.0f} rows are empty over the run)"
-    return Sign("error" if len(empty) == run.windows else "warning", "high", at, (empty[0], empty[-1]))
+    text = f"{len(empty):,} of {run.windows:,} windows have no valid token ({masked:,.0f} completions are empty)"
+    return Sign("error" if len(empty) == run.windows else "warning", "high", text, (empty[0], empty[-1]))
 
 
 def identical(run: Run) -> Sign | None:
@@ -29,14 +43,13 @@ def identical(run: Run) -> Sign | None:
     whole = run.whole
     if run.foreign:
         return _all_zero(run)
-    same = whole.need("identical")
-    if not same:
+    if not whole.need("identical"):
         return None
     return Sign("warning", "high", f"all {whole.tokens:,.0f} log-probabilities are equal to the bit on both sides")
 
 
 def _all_zero(run: Run) -> Sign | None:
-    """The same of a log that has no count of tokens: no |d| was above 0 in any window.
+    """Checks a log without a count of tokens: no |d| was above 0 in any window.
 
     Raises:
         Unchecked: if the log has no largest |d|.
@@ -48,7 +61,7 @@ def _all_zero(run: Run) -> Sign | None:
 
 
 def logits(run: Run) -> Sign | None:
-    """Rollout values above 0, which no log-probability is: a share if they are logits, a few if corrupted."""
+    """Rollout values above 0, which no log-probability is: a share if they are logits, a few if memory is corrupted."""
     whole = run.whole
     positive = whole.need("counts/positive_logp")
     if not positive:
@@ -61,12 +74,12 @@ def logits(run: Run) -> Sign | None:
 def missing(run: Run) -> Sign | None:
     """Masked-in tokens whose log-probability is None, NaN or infinite."""
     whole = run.whole
-    found = {name: whole.need(f"counts/{name}") for name in ("missing", "nan", "inf")}
-    total = sum(found.values())
+    counts = {name: whole.need(f"counts/{name}") for name in ("missing", "nan", "inf")}
+    total = sum(counts.values())
     if not total:
         return None
     share = total / (total + whole.tokens)
-    kinds = ", ".join(f"{count:,.0f} {name}" for name, count in found.items() if count)
+    kinds = ", ".join(f"{count:,.0f} {name}" for name, count in counts.items() if count)
     return Sign(
         "error" if share >= thresholds.MANY_MISSING else "warning",
         "high",
@@ -79,22 +92,31 @@ def zero_filled(run: Run) -> Sign | None:
 
     The trainer finds these tokens as likely as the rest.
     """
-    found = _zeros(run)
-    if found is None or found[1]:
+    zeros = _wrong_zeros(run)
+    if zeros is None or zeros.unlikely:
         return None
-    return Sign("error", "high", f"{found[0]}, and they are as likely as the rest: the engine gave none, 0 was put in")
+    text = f"{zeros.evidence}, and they are as likely as the rest: the engine gave none, and 0 was filled in"
+    return Sign("error", "high", text)
 
 
 def filler_scored(run: Run) -> Sign | None:
-    """The same, and the trainer finds these tokens far less likely than the rest: nobody sampled them."""
-    found = _zeros(run)
-    if found is None or not found[1]:
+    """The rollout has exact zeros that the trainer has not, for tokens that the trainer finds far less likely.
+
+    Nobody sampled these tokens.
+    """
+    zeros = _wrong_zeros(run)
+    if zeros is None or not zeros.unlikely:
         return None
-    return Sign("error", "high", f"{found[0]}, far less likely than the rest: tokens that the policy did not sample")
+    text = f"{zeros.evidence}, far less likely than the rest: tokens that the policy did not sample"
+    return Sign("error", "high", text)
 
 
-def _zeros(run: Run) -> tuple[str, bool] | None:
-    """Evidence of wrong zeros, and whether those tokens were not sampled at all; None if there are none."""
+def _wrong_zeros(run: Run) -> _Zeros | None:
+    """Finds exact zeros of the rollout that are not log-probabilities; None if there are none.
+
+    Raises:
+        Unchecked: if the engine sampled greedily, where every log-probability is 0, or if zeros were not counted.
+    """
     whole = run.whole
     state, n = whole.state, whole.enough(1)
     if run.number("sampling.top_k") == 1.0 or run.number("sampling.temperature") == 0.0:
@@ -103,24 +125,34 @@ def _zeros(run: Run) -> tuple[str, bool] | None:
     if not state.count("lag/n") and n > 2 * (whole.get("counts/rows") or 0.0):
         msg = "the journal is of a version that did not count zeros"
         raise Unchecked(msg)
-    zeros, real = state.count("zero_rollout_logp"), state.count("zero_train_logp")
+    excess = (state.count("zero_rollout_logp") - state.count("zero_train_logp")) / n
     wrong = whole.below(thresholds.ZERO_WRONG)
-    excess = (zeros - real) / n
     if excess < thresholds.ZERO_SHARE or wrong < max(1.0, thresholds.ZERO_WRONG_SHARE * excess * n):
         return None
+    return _described(state, n) if _half_of_worst_are_zero(state) else None
+
+
+def _half_of_worst_are_zero(state: HostSummary) -> bool:
+    """Tells whether at least half of the worst tokens with a very negative d have a rollout log-probability of 0.
+
+    Zeros that come from rounding are no worse than other tokens.
+    """
     worst = [token for token in tokens_of(state.top.tokens) if token.log_ratio <= thresholds.ZERO_WRONG]
-    if 2 * sum(token.rollout_logp == 0.0 for token in worst) < max(len(worst), 1):
-        return None
-    view = dict(zip(_slots(), state.sums.tolist(), strict=True))
-    off = -view["token/d"] / (zeros - real)
-    rest = n - zeros
-    usual = -view["logp/x"] / rest if rest > 0.1 * n else None
-    text = f"{zeros:,} of {n:,.0f} rollout log-probabilities are exactly 0 (the trainer has {real:,}); the trainer's "
-    text += f"are {off:.3g} nats below 0 there on the average" + ("" if usual is None else f", {usual:.3g} elsewhere")
-    return text, usual is not None and off > thresholds.FILLER_FACTOR * usual + thresholds.FILLER_OFFSET
+    return 2 * sum(token.rollout_logp == 0.0 for token in worst) >= max(len(worst), 1)
 
 
-def _slots() -> tuple[str, ...]:
-    from ratioscope.state.slots import SUMS
-
-    return SUMS
+def _described(state: HostSummary, n: float) -> _Zeros:
+    """Describes the zeros, and compares the trainer's log-probabilities there with those elsewhere."""
+    zeros, real = state.count("zero_rollout_logp"), state.count("zero_train_logp")
+    sums = dict(zip(SUMS, state.sums.tolist(), strict=True))
+    # At a zero of the rollout d is the trainer's log-probability. The other tokens' d sum up to about 0 beside it.
+    at_zeros = -sums["token/d"] / (zeros - real)
+    others = n - zeros
+    elsewhere = -sums["logp/x"] / others if others > 0.1 * n else None
+    text = (
+        f"{zeros:,} of {n:,.0f} rollout log-probabilities are exactly 0 (the trainer has {real:,}); the trainer's "
+        f"are {at_zeros:.3g} nats below 0 there on average"
+    )
+    text += "" if elsewhere is None else f", {elsewhere:.3g} elsewhere"
+    unlikely = elsewhere is not None and at_zeros > thresholds.FILLER_FACTOR * elsewhere + thresholds.FILLER_OFFSET
+    return _Zeros(text, unlikely)

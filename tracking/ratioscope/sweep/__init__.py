@@ -1,1 +1,1 @@
-"""What another threshold would have done."""
+"""Sweep of thresholds: what other bounds would have done to a recorded run."""

@@ -1,13 +1,13 @@
-"""What another rule would have done, from stored histograms of raw log-ratios.
+"""Outcome of a rule that was not used in training, from stored histograms of raw log-ratios.
 
-A bucket's log-ratios lie between its edges and between the extremes, which are exact. So each number comes with an
-interval that holds it: a bucket that a bound divides is put wholly on either side, and every weight is taken at either
-edge. Where the sums of all raw weights are known, what the rule takes away is bounded too, and the narrower of
-the two intervals is given. The value in it takes the log-ratios of a bucket to be spread evenly.
+A bucket's log-ratios lie between its edges and between the extremes, which are exact. Each number therefore comes with
+an interval that holds it: a bucket that a bound divides is counted entirely on either side, and every weight is taken
+at either edge. Where the sums of all raw weights are known, the change that the rule makes is bounded too, and the
+narrower of the two intervals is given. The value in the interval spreads the log-ratios of a bucket evenly.
 
-Two things are not in the intervals. A trainer compares and exponentiates in float32, so a ratio within about 1e-7 of a
-bound may fall on either side, and weights differ by as much; rows whose log-ratios it adds up in float32 by somewhat
-more. And a ratio that equals a bound whose logarithm is a bucket's edge is counted in the bucket away from 1.
+Two effects are not in the intervals. A trainer compares and exponentiates in float32, so a ratio within about 1e-7 of a
+bound may fall on either side, and weights differ by as much; completions whose log-ratios it adds up in float32 differ
+by somewhat more. And a ratio equal to a bound whose logarithm is a bucket's edge is counted in the bucket away from 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rule does to the ratios of its level. A number without data, or that is infinite, is None.
+    """Effect of a rule on the ratios of its level. A number is None without data or if it is infinite.
 
     Attributes:
         correction: the rule.
@@ -53,7 +53,7 @@ class Outcome:
         """Numbers by name, after the rule's mode and bounds."""
         rule = {"mode": self.correction.mode, "lower": self.correction.lower, "upper": self.correction.upper}
         numbers = {name: getattr(self, name) for name in ("modified", "below", "above", "mean", "ess")}
-        return {**rule, "n": self.n, **{name: found and found.to_json() for name, found in numbers.items()}}
+        return {**rule, "n": self.n, **{name: number and number.to_json() for name, number in numbers.items()}}
 
 
 def sweep(
@@ -65,30 +65,30 @@ def sweep(
     w: float | None = None,
     w2: float | None = None,
 ) -> Outcome:
-    """What a rule would do.
+    """Computes the effect of a rule on a histogram of raw log-ratios.
 
     Args:
-        counts: int64 ``(N_BUCKETS,)``, of the raw log-ratios at the rule's level.
+        counts: int64 ``(N_BUCKETS,)``, raw log-ratios at the rule's level.
         correction: the rule.
-        minimum: the smallest log-ratio, exact; None if there is none.
-        maximum: the largest.
-        w: sum of ``exp(d - maximum)`` over all log-ratios; makes intervals narrower.
-        w2: sum of its squares.
+        minimum: smallest log-ratio, exact; None if there is none.
+        maximum: largest log-ratio, exact; None if there is none.
+        w: sum of ``exp(d - maximum)`` over all log-ratios; makes the intervals narrower.
+        w2: sum of ``exp(2 * (d - maximum))``; makes the intervals narrower.
 
     Raises:
-        ValueError: if it is a rule of stages, whose statistics no histogram of one level holds together.
+        ValueError: if the rule has stages, which compare statistics of several levels; a histogram has one level.
     """
     if correction.is_general:
-        msg = f"got a rule of stages, {correction.mode}; expected a level and an action, of which histograms tell. "
+        msg = f"got a rule of stages, {correction.mode}; expected a level and an action: a histogram has one level. "
         msg += "Observe a batch with the rule itself."
         raise ValueError(msg)
     n = int(counts.sum())
     if not n or minimum is None or maximum is None:
         return Outcome(correction, 0)
-    cells = Cells.of(counts, correction, minimum, maximum)
+    cells = Cells.from_counts(counts, correction, minimum=minimum, maximum=maximum)
     below, above = cells.fraction(cells.below), cells.fraction(cells.above)
     modified = cells.fraction(cells.modified)
-    if max(cells.lower, min(cells.upper, maximum)) > OVERFLOW:  # the trainer's weight is infinite
+    if max(cells.lower, min(cells.upper, maximum)) > OVERFLOW:  # the trainer's float32 weight would be infinite
         return Outcome(correction, n, modified, below, above)
     first, second = (cells.weights(power, total) for power, total in ((1, w), (2, w2)))
     mean = Bounded(first.value / n, first.low / n, first.high / n)
@@ -97,7 +97,7 @@ def sweep(
 
 
 def sweep_view(view: View, correction: Correction) -> Outcome:
-    """The same from a summary's state, at the rule's level."""
+    """Computes the effect of a rule on the log-ratios of a view, at the rule's level."""
     level = correction.level
     return sweep(
         view.histograms[f"{level}_log_ratio"],
@@ -110,9 +110,9 @@ def sweep_view(view: View, correction: Correction) -> Outcome:
 
 
 def recorded(view: View) -> Outcome | None:
-    """What the rule of the training did, as it was counted.
+    """Outcome of the rule used in training, from its exact counts.
 
-    None without a rule, of stages, or where the trainer did otherwise.
+    None without a rule, for a rule of stages, or if the trainer's weights were not those of the rule.
     """
     if view.correction is None or view.correction.is_general or not view.trusted:
         return None
@@ -127,11 +127,19 @@ def recorded(view: View) -> Outcome | None:
 
 
 def _exact(value: float | None) -> Bounded | None:
+    """A number without an error."""
     return None if value is None else Bounded(value, value, value)
 
 
 def _ess(first: Bounded, second: Bounded, n: int, *, ceiling: float) -> Bounded | None:
-    """From bounds on the sums of weights and of their squares; None where every weight is 0."""
+    """Effective sample size from bounds on the sums of weights and of their squares; None where every weight is 0.
+
+    Args:
+        first: sum of the weights.
+        second: sum of their squares.
+        n: number of ratios.
+        ceiling: largest possible value, by the Cauchy-Schwarz inequality the share of weights that are not 0.
+    """
     if second.high == 0.0:
         return None
     low = first.low**2 / (n * second.high)
