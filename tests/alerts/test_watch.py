@@ -327,7 +327,7 @@ def test_diagnose_lists_the_events(tmp_path: Path, capsys: pytest.CaptureFixture
     """``ratioscope diagnose`` prints the step at which a finding was first reported."""
     from argparse import Namespace
 
-    from ratioscope.cli.ranges import Steps
+    from ratioscope.cli.arguments import Steps
 
     with rs.Recorder(output_dir=tmp_path) as recorder:
         for record in faulty(FIRST_WINDOWS):

@@ -54,7 +54,7 @@ def after(monkeypatch: pytest.MonkeyPatch, *happenings: Callable[[], object]) ->
             raise KeyboardInterrupt
         happenings[len(pauses) - 1]()
 
-    monkeypatch.setattr("ratioscope.cli.watch.sleep", pause)
+    monkeypatch.setattr("ratioscope.cli.report.sleep", pause)
     return pauses
 
 
@@ -64,7 +64,7 @@ def test_report_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["report", str(run)]) == 0
     shown = words(capsys.readouterr().out)
     assert "2 windows of training, steps 1 to 2 · token_truncate upper 1.2" in shown
-    assert "For a page: -o report.html" in shown
+    assert "Write an HTML page with: -o report.html" in shown
     assert not list(tmp_path.glob("*.html"))
 
     assert main(["report", str(run / DIRECTORY / FILE), "-o", str(page)]) == 0

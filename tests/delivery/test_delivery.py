@@ -14,13 +14,13 @@ import torch
 
 import ratioscope as rs
 from ratioscope.delivery import background
-from ratioscope.delivery.background import BATCH, Background
+from ratioscope.delivery.background import Background
 from ratioscope.delivery.fanout import Fanout
 from ratioscope.incidents import Incidents
 from ratioscope.journal.targets import open_target
 from ratioscope.journal.targets import targets as targets_of
 from ratioscope.journal.writer import Journal
-from ratioscope.trackers.base import RunContext
+from ratioscope.trackers.base import BATCH, RunContext
 from ratioscope.trackers.memory import MemoryTracker
 from tests.support.fake_trackers import RECORDS, Buffering, OneByOne, Server, Together, register
 
@@ -63,7 +63,9 @@ def record(step: int) -> rs.Record:
 class Run:
     """Journal and fan-out of one process, as a recorder puts them together."""
 
-    def __init__(self, folder: Path, *trackers: Any, reporters: dict[str, object] | None = None, close_s: float = 10.0):
+    def __init__(
+        self, folder: Path, *trackers: Any, reporters: dict[str, object] | None = None, close_s: float = 10.0
+    ) -> None:
         self.incidents = Incidents()
         self.journal = Journal(folder, config={})
         context = RunContext(output_dir=folder)

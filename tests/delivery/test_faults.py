@@ -26,7 +26,7 @@ import pytest
 
 import ratioscope as rs
 from ratioscope.trackers.rows import RowMaker
-from ratioscope_integrations.trackers.mlflow.config import clean_name
+from ratioscope_integrations.trackers.names import clean_name
 from tests.support.faults import MlflowServer, Proxy, WandbServer, free_port
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 
 import ratioscope as rs
 from ratioscope.cli.main import main
-from ratioscope.delivery import background
+from ratioscope.delivery import background, sender
 from ratioscope.delivery.sync import sync
 from ratioscope.journal.reader import JournalReader
 from ratioscope.journal.schema import FILE, JournalError
@@ -194,7 +194,7 @@ def test_a_broken_delivery_goes_on_from_there(
     run: Path, kind: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A tracker that raises at a row ends the call with what was delivered noted, and the next one does the rest."""
-    monkeypatch.setattr(background, "BATCH", 2)
+    monkeypatch.setattr(sender, "BATCH", 2)
     server = Server(breaks_at=3)
     register(monkeypatch, kind(server))
     assert main(["sync", str(run), "--to", "fake"]) == 1
@@ -343,7 +343,7 @@ def test_every_failure_is_said(run: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_progress_is_told(run: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller hears at the start and after each batch how many rows are delivered and how many are not."""
-    monkeypatch.setattr(background, "BATCH", 4)
+    monkeypatch.setattr(sender, "BATCH", 4)
     heard: list[tuple[str, int, int]] = []
 
     def progress(target: Any, *, delivered: int, missing: int) -> None:

@@ -106,4 +106,4 @@ def test_dvclive_says_what_it_cannot_show(caplog: pytest.LogCaptureFixture, tmp_
     made.open(RunContext(output_dir=tmp_path))
     made.connect()
     made.close()
-    assert "newest window alone" in caplog.text
+    assert "newest window only" in caplog.text

@@ -50,7 +50,7 @@ def mlflow(folder: Path) -> Received:
     """The only run of the folder's database, through MLflow's client."""
     from mlflow import MlflowClient
 
-    from ratioscope_integrations.trackers.mlflow.stored import Memory
+    from ratioscope_integrations.trackers.mlflow.stored import StoredWindows
 
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     client = MlflowClient(uri)
@@ -58,10 +58,10 @@ def mlflow(folder: Path) -> Received:
     run_id = entry.info.run_id
     run = read_mlflow(uri, run_id)
     scalars = {key: [(metric.step, metric.value) for metric in series] for key, series in run.metrics.items()}
-    memory = Memory.from_json(json.loads(read_mlflow_artifact(uri, run_id, "ratioscope/histograms.json")))
+    stored = StoredWindows.from_json(json.loads(read_mlflow_artifact(uri, run_id, "ratioscope/histograms.json")))
     histograms = {
-        key: [(window.last_step, window.counts.tolist()) for window in memory.histograms.latest(key).windows]
-        for key in list(memory.histograms.keys())
+        key: [(window.last_step, window.counts.tolist()) for window in stored.histograms.latest(key).windows]
+        for key in list(stored.histograms.keys())
     }
     config = json.loads(read_mlflow_artifact(uri, run_id, "ratioscope/config.json"))
     return Received(scalars, histograms, config)

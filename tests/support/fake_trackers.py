@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers import registry
+from ratioscope.trackers.base import Tracker
 from tests.support.kill_writers import make_record
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Server:
         self.rows.append(row)
 
 
-class OneByOne:
+class OneByOne(Tracker):
     """A background tracker that has ``write`` alone."""
 
     background = True
@@ -116,6 +117,7 @@ class Buffering(OneByOne):
     """A background tracker that keeps rows until its end, chooses its run's id itself, and can count what it has."""
 
     buffers = True
+    counts_rows = True
 
     def __init__(self, server: Server, name: str = "fake") -> None:
         super().__init__(server, name)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import ratioscope as rs
-from ratioscope.delivery import background
+from ratioscope.delivery import sender
 from ratioscope.delivery.sync import sync
 from ratioscope.trackers.base import RunContext
 from ratioscope_integrations.trackers.trackio.tracker import TrackioTracker
@@ -123,7 +123,7 @@ def record(folder: Path) -> None:
 
 def killed(folder: Path) -> None:
     """``sync`` ends by force when some rows are stored, more are queued, and the rest is missing."""
-    background.BATCH = 5
+    sender.BATCH = 5
 
     def progress(target: Any, *, delivered: int, missing: int) -> None:
         if delivered == 10:

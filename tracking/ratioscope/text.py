@@ -59,6 +59,11 @@ def steps(first: int, last: int) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
+def step_of(step: int, split: str) -> str:
+    """Step of a window, with its split unless that is ``train``: ``1,200`` or ``1,200 (eval)``."""
+    return f"{step:,}" if split == "train" else f"{step:,} ({split})"
+
+
 def plain(text: str, limit: int | None = None) -> str:
     """Puts any text on one line: drops terminal sequences, replaces control and invisible characters.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PIL import Image, ImageDraw
-
 from ratioscope_integrations.pictures.pictures import (
     BOUND,
     FRAME,
@@ -13,6 +11,7 @@ from ratioscope_integrations.pictures.pictures import (
     MUTED,
     Box,
     beyond,
+    canvas,
     dashes,
     draw_bars,
     font,
@@ -32,29 +31,31 @@ from ratioscope_integrations.pictures.scales import (
 )
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from ratioscope.state.histogram import Bins
     from ratioscope_integrations.pictures.scales import Bounds
 
 CELL_SIZE = 700
 """Width and height in pixels."""
 
-# MLflow lays the picture out in a square of half this size and shows the upper half of it until it is clicked.
+# MLflow displays the picture in a square of half this size, and only its upper half until it is clicked.
 _CELL = Box(16, 44, 684, 268)
 
 
 def cell_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
-    """Bars over the log-ratio for a cell of a table: wide, short, and with few and large letters.
+    """Draws bars over the log-ratio for a cell of a table: wide, short, and with few and large letters.
 
     Args:
-        bins: the window's bins; the outer two hold what lies beyond the axis and are drawn in another colour.
+        bins: the window's bins; the outer two hold values beyond the axis and have another colour.
         title: a few words.
-        bounds: as for :func:`histogram_picture`.
+        bounds: the correction's smallest and largest ratio, drawn as lines; ``(None, None)`` for none.
 
     Returns:
-        A square RGB picture, with the axis in the middle and only words below it.
+        A square RGB picture, with the axis in the middle and only text below it.
     """
-    image = Image.new("RGB", (CELL_SIZE, CELL_SIZE), "white")
-    draw, box = ImageDraw.Draw(image), _CELL
+    image, draw = canvas(CELL_SIZE)
+    box = _CELL
     write(draw, (box.left, 6), title, size=28)
     write(draw, (box.right, 6), f"n = {bins.total:,}", anchor="ra", size=28, color=MUTED)
     for exponent in range(MIN_LOG_SHARE, 1):
@@ -79,7 +80,7 @@ def cell_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
         f"logarithmic scale, lines at {percent_label(MIN_LOG_SHARE)} to {percent_label(0)}",
         f"{reach(bins)}   beyond it: {beyond(bins)}",
     )
-    for place, line in enumerate(words):
-        write(draw, (box.left, 400 + 40 * place), line, size=26, color=MUTED)
+    for index, line in enumerate(words):
+        write(draw, (box.left, 400 + 40 * index), line, size=26, color=MUTED)
     note_hidden(draw, (box.left, 540), bounds, low, high, size=26)
     return image

@@ -1,8 +1,11 @@
 """Pictures of log-ratio distributions for trackers without a histogram type, drawn in milliseconds.
 
-Every scale but the step axis is fixed by the bins' edges, so pictures of different windows and runs with the same
-edges can be laid side by side. Shares are drawn on a logarithmic scale from 0.001 % to 100 %: what a correction
-cuts off is a small share, and would not be seen on a linear one.
+All scales except the step axis are fixed by the bins' edges, so that pictures of different windows and runs with the
+same edges can be compared side by side. Shares have a logarithmic scale from 0.001 % to 100 %: a correction removes a
+small share, which would be invisible on a linear scale.
+
+PIL draws, and no plotting library: it takes a few milliseconds a picture, and text stays crisp at a chart's size. It is
+imported when a picture is drawn, so that the MLflow tracker can be imported where pillow is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 
 from ratioscope_integrations.pictures.scales import (
     MIN_LOG_SHARE,
@@ -34,18 +36,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from PIL import Image, ImageDraw, ImageFont
 
     from ratioscope.state.histogram import Bins
     from ratioscope_integrations.pictures.scales import Bounds
 
 SIZE = 480
-"""Width and height in pixels: trackers lay pictures out in square cells."""
+"""Width and height in pixels: trackers display pictures in square cells."""
 INK, MUTED, GRID, FRAME = "#1b1f24", "#5b6470", "#e4e7eb", "#9aa3ad"
 _BAR, _BEYOND, BOUND = "#3d6fb4", "#e09f3e", "#d1242f"
 
 
 class Box(NamedTuple):
-    """Pixels of a plot, right and bottom excluded."""
+    """Bounds a plot in pixels; right and bottom are excluded."""
 
     left: int
     top: int
@@ -53,24 +56,25 @@ class Box(NamedTuple):
     bottom: int
 
 
-# MLflow shows these pictures at 256 pixels and hides the lowest sixth of one on a card. So letters are large, and the
-# axes end above that.
+# MLflow displays these pictures at 256 pixels and hides the lowest sixth of one on a card. So letters are large, and
+# the axes end above that part.
 _BARS = Box(80, 66, 464, 336)
 _HEAT = Box(66, 80, 402, 340)
 
 
 def histogram_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
-    """Bars over the log-ratio, labelled in ratios too.
+    """Draws bars over the log-ratio, labelled in ratios too.
 
     Args:
-        bins: the window's bins; the outer two hold what lies beyond the axis and are drawn in another colour.
+        bins: the window's bins; the outer two hold values beyond the axis and have another colour.
         title: one line, about 50 characters.
-        bounds: ratios between which the correction keeps a ratio, drawn as lines; ``(None, None)`` for none.
+        bounds: the correction's smallest and largest ratio, drawn as lines; ``(None, None)`` for none.
 
     Returns:
         A square RGB picture.
     """
-    image, draw = _canvas(title)
+    image, draw = canvas(SIZE)
+    write(draw, (14, 10), title, size=20)
     write(draw, (14, 36), f"n = {bins.total:,}   share per bin, log scale   {reach(bins)}", color=MUTED)
     box = _BARS
     for exponent in range(MIN_LOG_SHARE, 1):
@@ -99,10 +103,10 @@ def histogram_picture(bins: Bins, *, title: str, bounds: Bounds) -> Image.Image:
 
 
 def heatmap_picture(columns: Sequence[Bins], steps: Sequence[int], *, title: str, bounds: Bounds) -> Image.Image:
-    """All of a training in one picture: step to the right, log-ratio upwards, colour for the share of the window.
+    """Draws a whole training: step to the right, log-ratio upwards, colour for the share of the window.
 
     Args:
-        columns: one window's bins each, all with the same edges.
+        columns: bins of each window, all with the same edges.
         steps: the last step of each window, ascending; a window reaches back to the one before it.
         title: one line, about 50 characters.
         bounds: as for :func:`histogram_picture`.
@@ -114,14 +118,14 @@ def heatmap_picture(columns: Sequence[Bins], steps: Sequence[int], *, title: str
         ValueError: if there is no column, a step is missing, or the edges differ.
     """
     _check_columns(columns, steps)
-    image, draw = _canvas(title)
+    image, draw = canvas(SIZE)
+    write(draw, (14, 10), title, size=20)
     n = sum(bins.total for bins in columns)
     write(draw, (14, 36), f"n = {n:,}   share of its step, per bin   {reach(columns[0])}", color=MUTED)
     box, edges = _HEAT, columns[0].edges
     starts = window_starts(steps)
     cells = heat_cells(np.stack([bins.counts for bins in columns]), starts, box.right - box.left)
-    cells_image = Image.fromarray(cells).resize((box.right - box.left, box.bottom - box.top), Image.Resampling.NEAREST)
-    image.paste(cells_image, (box.left, box.top))
+    image.paste(_scaled(cells, box.right - box.left, box.bottom - box.top), (box.left, box.top))
     draw.rectangle([box.left - 1, box.top - 1, box.right, box.bottom], outline=FRAME)
     _heat_axes(draw, box, edges, (float(starts[0]), float(starts[-1])))
     low, high = float(edges[0]), float(edges[-1])
@@ -136,25 +140,35 @@ def heatmap_picture(columns: Sequence[Bins], steps: Sequence[int], *, title: str
 
 
 def reach(bins: Bins) -> str:
-    """How far the axis reaches, by which pictures that can be compared are told."""
+    """Returns the extent of the axis; pictures with equal extents can be compared."""
     return f"axis ±{len(bins.counts) // 2 * float(bins.edges[1] - bins.edges[0]):g}"
 
 
 def beyond(bins: Bins) -> str:
-    """How many values lie beyond the axis, in words."""
+    """Returns the numbers of values beyond the axis, in words."""
     return f"{int(bins.counts[0]):,} below, {int(bins.counts[-1]):,} above"
 
 
-def _canvas(title: str) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    image = Image.new("RGB", (SIZE, SIZE), "white")
-    draw = ImageDraw.Draw(image)
-    write(draw, (14, 10), title, size=20)
-    return image, draw
+def canvas(size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """Makes a white square picture of this many pixels, and what draws on it."""
+    from PIL import Image, ImageDraw
+
+    image = Image.new("RGB", (size, size), "white")
+    return image, ImageDraw.Draw(image)
+
+
+def _scaled(pixels: NDArray[np.uint8], width: int, height: int, *, smooth: bool = False) -> Image.Image:
+    """Scales an array ``(rows, columns, 3)`` to a picture; mixes neighbouring colours only if ``smooth``."""
+    from PIL import Image
+
+    return Image.fromarray(pixels).resize((width, height), None if smooth else Image.Resampling.NEAREST)
 
 
 @cache
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """A font of this size, made once."""
+    """Returns PIL's own font of this size; cached, because making it takes longer than a picture."""
+    from PIL import ImageFont
+
     return ImageFont.load_default(size=size)
 
 
@@ -168,13 +182,13 @@ def write(
     color: str = INK,
     halo: bool = False,
 ) -> None:
-    """A line of text; with ``halo`` it can be read on any colour."""
+    """Writes a line of text; ``halo`` makes it readable on any colour."""
     width = 3 if halo else 0
     draw.text(place, text, fill=color, font=font(size), anchor=anchor, stroke_width=width, stroke_fill="white")
 
 
 def draw_bars(draw: ImageDraw.ImageDraw, box: Box, bins: Bins) -> None:
-    """A bar for each bin with values, its height the logarithm of the bin's share."""
+    """Draws a bar for each bin with values; the height is the logarithm of the bin's share."""
     n, total = len(bins.counts), max(bins.total, 1)
     for index in np.flatnonzero(bins.counts):
         x0 = box.left + round(int(index) * (box.right - box.left) / n)
@@ -205,7 +219,7 @@ def _heat_axes(draw: ImageDraw.ImageDraw, box: Box, edges: NDArray[np.float64], 
 
 def _legend(image: Image.Image, draw: ImageDraw.ImageDraw, box: Box) -> None:
     top, bottom = box.bottom + 50, box.bottom + 64
-    strip = Image.fromarray(PALETTE[None]).resize((box.right - box.left, bottom - top))
+    strip = _scaled(PALETTE[None], box.right - box.left, bottom - top, smooth=True)
     image.paste(strip, (box.left, top))
     for exponent in range(MIN_LOG_SHARE, 1):
         x = position(exponent, MIN_LOG_SHARE, 0, box.left, box.right)
@@ -217,14 +231,14 @@ def note_hidden(
     draw: ImageDraw.ImageDraw, place: tuple[int, int], bounds: Bounds, low: float, high: float, *, size: int = 16
 ) -> None:
     """Names the bounds that lie outside the axis."""
-    shown = {name for name, _, _ in visible_bounds(bounds, low, high)}
-    hidden = [f"{name} {value:g}" for name, value in named_bounds(bounds) if name not in shown]
+    visible = {name for name, _, _ in visible_bounds(bounds, low, high)}
+    hidden = [f"{name} {value:g}" for name, value in named_bounds(bounds) if name not in visible]
     if hidden:
         write(draw, place, f"outside the axis: {', '.join(hidden)}", size=size, color=BOUND)
 
 
 def dashes(draw: ImageDraw.ImageDraw, start: tuple[int, int], end: tuple[int, int]) -> None:
-    """A dashed line, horizontal or vertical, two pixels wide."""
+    """Draws a dashed line, horizontal or vertical, two pixels wide."""
     length = max(end[0] - start[0], end[1] - start[1])
     right, down = int(end[0] > start[0]), int(end[1] > start[1])
     for offset in range(0, length, 10):
@@ -234,7 +248,7 @@ def dashes(draw: ImageDraw.ImageDraw, start: tuple[int, int], end: tuple[int, in
 
 
 def share_y(box: Box, log_share: float) -> int:
-    """Height of a share, in pixels, by its log10."""
+    """Returns the vertical pixel of a share, given its log10."""
     return position(max(log_share, MIN_LOG_SHARE), 0.0, MIN_LOG_SHARE, box.top, box.bottom)
 
 

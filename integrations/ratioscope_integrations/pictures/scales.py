@@ -1,4 +1,4 @@
-"""Scales of the pictures: where a value lies, which ticks a scale gets, and how numbers are written on it."""
+"""Scales of the pictures: positions of values, ticks, and their labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_LOG_SHARE = -5
-"""log10 of the smallest share of a window that the scales show; a smaller one is drawn as this."""
+"""log10 of the smallest share of a window on the scales; a smaller share is drawn as this one."""
 
 Bounds = tuple[float | None, float | None]
 """Smallest and largest ratio that the correction keeps; None where a side is open."""
@@ -25,8 +25,8 @@ _ANCHORS = [(68, 1, 84), (72, 40, 120), (59, 82, 139), (33, 145, 140), (94, 201,
 
 
 def _palette() -> NDArray[np.uint8]:
-    at = np.linspace(0, len(_ANCHORS) - 1, 256)
-    channels = [np.interp(at, np.arange(len(_ANCHORS)), channel) for channel in zip(*_ANCHORS, strict=True)]
+    positions = np.linspace(0, len(_ANCHORS) - 1, 256)
+    channels = [np.interp(positions, np.arange(len(_ANCHORS)), channel) for channel in zip(*_ANCHORS, strict=True)]
     return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
@@ -35,23 +35,23 @@ PALETTE = _palette()
 
 
 def position(value: float, start: float, end: float, first: int, last: int) -> int:
-    """Pixel of a value on a scale whose ``start`` lies at pixel ``first`` and whose ``end`` at ``last``."""
+    """Returns the pixel of a value on a scale with ``start`` at pixel ``first`` and ``end`` at pixel ``last``."""
     return first + round((value - start) / (end - start) * (last - first))
 
 
 def tick_step(span: float) -> float:
-    """Distance between ticks, 1, 2 or 5 times a power of ten, that gives a scale of this length at most seven."""
+    """Returns a distance between ticks, 1, 2 or 5 times a power of ten, with at most seven ticks on this span."""
     unit = 10.0 ** math.floor(math.log10(span / 7))
     return next(factor * unit for factor in (1.0, 2.0, 5.0, 10.0) if span / (factor * unit) < 7)
 
 
 def ticks(low: float, high: float, step: float) -> list[float]:
-    """Multiples of ``step`` between ``low`` and ``high``."""
+    """Returns the multiples of ``step`` between ``low`` and ``high``."""
     return [index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def log_ratio_label(value: float, step: float) -> str:
-    """A tick as a log-ratio, with the digits that tell it from the next tick."""
+    """Labels a tick as a log-ratio, with enough digits to distinguish it from the next tick."""
     decimals = max(0, -math.floor(math.log10(step)))
     if decimals > 3:
         return _compact(f"{value:.0e}") if value else "0"
@@ -59,59 +59,62 @@ def log_ratio_label(value: float, step: float) -> str:
 
 
 def ratio_label(value: float, step: float) -> str:
-    """The same tick as a ratio, ``exp(value)``."""
+    """Labels a tick at a log-ratio as the ratio ``exp(value)``."""
     if step >= 0.5:
         exponent = math.floor(value / math.log(10))
         if abs(exponent) < 3:
             return _compact(f"{math.exp(value):.2g}")
-        # Beyond the range of a float, where the widest axes reach, mantissa and exponent still are numbers.
+        # exp(value) overflows on the widest axes (512 nats), but mantissa and exponent do not.
         return f"{10 ** (value / math.log(10) - exponent):.2g}e{exponent}"
     decimals = -math.floor(math.log10(step)) + (1 if step >= 0.1 else 0)
     return f"{math.exp(value):.{decimals}f}"
 
 
 def step_label(value: float) -> str:
-    """A training step, short."""
+    """Labels a training step in few characters."""
     return f"{value:.0f}" if value < 1e6 else f"{value / 1e6:g}M"
 
 
 def percent_label(exponent: int) -> str:
-    """``10**exponent`` as a percentage."""
+    """Labels the share ``10**exponent`` as a percentage."""
     return f"{100.0 * 10.0**exponent:.{max(0, -exponent - 2)}f} %"
 
 
 def _compact(number: str) -> str:
-    """Writes ``2e+05`` as ``2e5``."""
+    """Shortens ``2e+05`` to ``2e5``."""
     mantissa, _, exponent = number.partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else number
 
 
 def named_bounds(bounds: Bounds) -> list[tuple[str, float]]:
-    """The bounds that there are; a lower bound of 0 keeps every ratio and is none."""
+    """Returns the bounds that exist by name; a lower bound of 0 excludes no ratio and counts as none."""
     return [(name, value) for name, value in zip(("lower", "upper"), bounds, strict=True) if value]
 
 
 def visible_bounds(bounds: Bounds, low: float, high: float) -> list[tuple[str, float, float]]:
-    """Name, ratio and log-ratio of the bounds that lie on an axis from ``low`` to ``high``."""
+    """Returns name, ratio and log-ratio of the bounds that lie on an axis from ``low`` to ``high``."""
     named = [(name, value, math.log(value)) for name, value in named_bounds(bounds)]
     return [entry for entry in named if low <= entry[2] <= high]
 
 
 def window_starts(steps: Sequence[int]) -> NDArray[np.float64]:
-    """Where each window starts and the last one ends, float64 ``(len(steps) + 1,)``; the first is of median length."""
+    """Returns the start of each window and the end of the last, float64 ``(len(steps) + 1,)``.
+
+    The first window's start is unknown; it gets the median length of the others.
+    """
     ends = np.asarray(steps, dtype=np.float64)
     first = float(np.median(np.diff(ends))) if len(ends) > 1 else max(1.0, float(ends[0]))
     return np.concatenate([[max(0.0, ends[0] - first) if ends[0] > 0 else ends[0] - first], ends])
 
 
 def heat_cells(counts: NDArray[np.int64], starts: NDArray[np.float64], width: int) -> NDArray[np.uint8]:
-    """Colours of a heat map, one row a bin with the highest on top and one column a pixel.
+    """Returns the colours of a heat map: a row for each bin, the highest on top, and a column for each pixel.
 
-    A pixel pools every window that it touches, so that no window is lost where they outnumber the pixels.
+    A pixel pools all windows that it touches, so that no window is lost if there are more windows than pixels.
 
     Args:
         counts: int64 ``(windows, bins)``.
-        starts: float64 ``(windows + 1,)``, ascending.
+        starts: float64 ``(windows + 1,)``, ascending, as :func:`window_starts` returns them.
         width: number of pixels.
 
     Returns:

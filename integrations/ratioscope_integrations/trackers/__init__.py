@@ -1,3 +1,3 @@
-"""Trackers, one file each; a backend is imported when its tracker is opened and not before."""
+"""Trackers, one file or folder per backend. A backend's package is imported when its tracker is opened."""
 
 from __future__ import annotations

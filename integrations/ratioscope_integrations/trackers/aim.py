@@ -1,16 +1,16 @@
 """Aim: scalars, native distributions and the config. Requires ``aim``.
 
-Aim keeps runs in a repository, a folder or a server, and has no run that is live in the process: give ``AimTracker``
-the ``experiment`` of an ``AimCallback`` to write to that.
+Aim keeps runs in a repository, a folder or a server, and no run that is live in the process can be found: pass the
+``experiment`` of an ``AimCallback`` to ``AimTracker`` to write to it.
 """
 
-# The client is in a layer of the tests, not in the environment:
+# The client is installed in one of the test layers only:
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers.base import prefix_of
 from ratioscope_integrations.trackers.client import ClientTracker
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 
 
 class AimTracker(ClientTracker):
-    """Writes to an Aim run. A split is the context ``subset``, as Aim's own callback has it, and no prefix."""
+    """Writes to an Aim run. The split is the context ``subset``, as in Aim's own callback, instead of a prefix."""
 
-    name: ClassVar[str] = "aim"
-    package: ClassVar[str] = "aim"
+    name = "aim"
+    package = "aim"
 
-    @property
-    def buffers(self) -> bool:
-        """Never: a row is in the repository when it was written."""
-        return False
+    uploads_later = False  # `write` stores the row in the repository
 
     def _new_identity(self) -> dict[str, str]:
         return {}  # Aim chooses the hash
@@ -81,7 +78,7 @@ class AimTracker(ClientTracker):
             shown = aim.Distribution(hist=bins.counts, bin_range=ends)
             run.track(shown, name=key.removeprefix(prefix), step=row.step, context=context)
 
-    def _end(self, run: Any, patience: float) -> None:
+    def _end(self, run: Any) -> None:
         run.close()
 
 

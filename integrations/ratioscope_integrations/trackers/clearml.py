@@ -1,16 +1,16 @@
 """ClearML: scalars, native histograms and the config, in a task that is live. Requires ``clearml``.
 
-ClearML opens and closes a task on the main thread, where both may wait for its server; so no task is opened here, and a
-training is never held up by one.
+ClearML opens and closes a task on the main thread, where both may wait for its server. To never delay a training, this
+tracker opens no task.
 """
 
-# The client is in a layer of the tests, not in the environment:
+# The client is installed in one of the test layers only:
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers.base import grouped
 from ratioscope_integrations.trackers.client import ClientTracker
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class ClearMLTracker(ClientTracker):
-    """Writes to the trainer's or the user's task. What stands before a key's last slash is the title, then the series.
+    """Writes to the trainer's or the user's task. A key's last slash separates title and series.
 
-    Reports wait in a queue of ClearML's own, so ``write`` does not.
+    Served inline, because ClearML queues reports itself.
     """
 
-    name: ClassVar[str] = "clearml"
-    background: ClassVar[bool] = False
-    package: ClassVar[str] = "clearml"
+    name = "clearml"
+    background = False
+    package = "clearml"
 
     def open(self, run: RunContext) -> bool:
         """Attaches to the live task.
@@ -50,7 +50,8 @@ class ClearMLTracker(ClientTracker):
         return Task.current_task() if reporter is None else getattr(reporter, "_clearml_task", None)
 
     def _start(self, context: RunContext, identity: Mapping[str, str]) -> Any:
-        return None
+        del context, identity
+        return None  # `open` refuses to continue without a live task
 
     def _identify(self, run: Any) -> dict[str, str]:
         return {} if run.is_offline() else {"run_id": run.id}
@@ -65,10 +66,10 @@ class ClearMLTracker(ClientTracker):
     def _send(self, run: Any, row: Row) -> None:
         logger = run.get_logger()
         for key, value in {**row.scalars, **grouped(row.logs)}.items():
-            title, series = _place(key)
+            title, series = _title_and_series(key)
             logger.report_scalar(title=title, series=series, value=value, iteration=row.step)
         for key, bins in row.histograms.items():
-            title, series = _place(key)
+            title, series = _title_and_series(key)
             middles = (bins.edges[:-1] + bins.edges[1:]) / 2
             logger.report_histogram(
                 title=title,
@@ -81,10 +82,10 @@ class ClearMLTracker(ClientTracker):
                 extra_layout={"bargap": 0},
             )
 
-    def _end(self, run: Any, patience: float) -> None:
-        """There is none of our own."""
+    def _end(self, run: Any) -> None:
+        """Does nothing: the tracker opens no task."""
 
 
-def _place(key: str) -> tuple[str, str]:
+def _title_and_series(key: str) -> tuple[str, str]:
     title, _, series = key.rpartition("/")
     return title or series or "/", series or title or "/"

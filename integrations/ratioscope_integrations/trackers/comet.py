@@ -1,17 +1,17 @@
 """Comet: scalars, native 3D histograms and the config. Requires ``comet_ml``.
 
-Comet's histogram has bins of its own, ten percent wide on either side of 0; it is given our buckets of two percent, so
-that no bin of ours is seen in it.
+Comet's histogram has its own bins, ten percent wide on either side of 0. It receives the fine buckets of two percent,
+so that the tracker's even bins do not show in it.
 """
 
-# The client is in a layer of the tests, not in the environment:
+# The client is installed in one of the test layers only:
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,19 +32,19 @@ CONFIG_ASSET = "ratioscope/config.json"
 class CometTracker(ClientTracker):
     """Writes to a Comet experiment."""
 
-    name: ClassVar[str] = "comet_ml"
-    package: ClassVar[str] = "comet_ml"
+    name = "comet_ml"
+    package = "comet_ml"
 
     def _live(self, reporter: object | None) -> Any:
         import comet_ml
 
         if reporter is not None:
             return getattr(reporter, "_experiment", None)
-        found: Any = comet_ml.get_running_experiment()
-        return found if getattr(found, "alive", False) else None
+        experiment: Any = comet_ml.get_running_experiment()
+        return experiment if getattr(experiment, "alive", False) else None
 
     def _start(self, context: RunContext, identity: Mapping[str, str]) -> Any:
-        """Opens an experiment; an offline one where Comet has no key, because it would ask for one at the terminal."""
+        """Opens an experiment; an offline one without an API key, which Comet would ask for at the terminal."""
         import comet_ml
         from comet_ml.config import get_api_key, get_config
 
@@ -95,9 +95,9 @@ class CometTracker(ClientTracker):
             histogram.add(_VALUES[occupied], counts=counts[occupied])
             run.log_histogram_3d(histogram, name=key, step=row.step)
 
-    def _end(self, run: Any, patience: float) -> None:
+    def _end(self, run: Any) -> None:
         run.end()
 
 
 _VALUES: NDArray[np.float64] = np.clip(representatives(), -(2.0**MAX_EXPONENT), 2.0**MAX_EXPONENT)
-"""A log-ratio for each bucket."""
+"""Log-ratio of each bucket, bounded to the range of the histograms."""

@@ -1,16 +1,16 @@
 """DVCLive: scalars, the config, and a bar chart of the newest window's histogram. Requires ``dvclive``."""
 
-# The client is in a layer of the tests, not in the environment:
+# The client is installed in one of the test layers only:
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers.base import grouped
 from ratioscope_integrations.trackers.client import ClientTracker
-from ratioscope_integrations.trackers.mlflow.config import clean_name
+from ratioscope_integrations.trackers.names import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,16 +21,13 @@ _logger = logging.getLogger("ratioscope")
 
 
 class DVCLiveTracker(ClientTracker):
-    """Writes to the ``Live`` of transformers' reporter, within its step, else to one of its own."""
+    """Writes to the ``Live`` of transformers' reporter, within its step, else to a new one."""
 
-    name: ClassVar[str] = "dvclive"
-    merges: ClassVar[bool] = True
-    package: ClassVar[str] = "dvclive"
+    name = "dvclive"
+    merges = True
+    package = "dvclive"
 
-    @property
-    def buffers(self) -> bool:
-        """Never: a row is in files when it was written."""
-        return False
+    uploads_later = False  # `write` stores the row in files
 
     def _live(self, reporter: object | None) -> Any:
         return getattr(reporter, "live", None)
@@ -51,7 +48,7 @@ class DVCLiveTracker(ClientTracker):
         return f"{run.dir}   (dvc plots show)"
 
     def _configure(self, run: Any, config: Mapping[str, Any]) -> None:
-        _logger.warning("DVCLive keeps one plot of a name: it shows the histogram of the newest window alone")
+        _logger.warning("DVCLive keeps one plot per name, so it shows the histogram of the newest window only")
         run.log_params({"ratioscope": dict(config)})
 
     def _send(self, run: Any, row: Row) -> None:
@@ -61,10 +58,11 @@ class DVCLiveTracker(ClientTracker):
             run.log_metric(clean_name(key), value)
         for key, bins in row.histograms.items():
             middles = ((bins.edges[:-1] + bins.edges[1:]) / 2).tolist()
-            bars = [{"log_ratio": at, "count": n} for at, n in zip(middles, bins.counts.tolist(), strict=True)]
+            counts = bins.counts.tolist()
+            bars = [{"log_ratio": middle, "count": n} for middle, n in zip(middles, counts, strict=True)]
             run.log_plot(clean_name(key), bars, x="log_ratio", y="count", template="bar_horizontal")
         if self._owned:
             run.make_summary()
 
-    def _end(self, run: Any, patience: float) -> None:
+    def _end(self, run: Any) -> None:
         run.end()

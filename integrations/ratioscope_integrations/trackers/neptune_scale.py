@@ -1,17 +1,17 @@
 """Neptune: scalars, native histograms and the config. Requires ``neptune-scale``.
 
-Transformers' own reporter is of Neptune's older client, whose runs this one cannot write to; give
-``NeptuneScaleTracker`` a run of ``neptune_scale`` to write to that.
+Transformers' own reporter uses Neptune's older client, to whose runs this client cannot write. Pass a run of
+``neptune_scale`` to ``NeptuneScaleTracker`` to write to it.
 """
 
-# The client is in a layer of the tests, not in the environment:
+# The client is installed in one of the test layers only:
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers.base import grouped
 from ratioscope_integrations.trackers.client import ClientTracker
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class NeptuneScaleTracker(ClientTracker):
     """Writes to a run of ``neptune_scale`` in the project ``NEPTUNE_PROJECT``."""
 
-    name: ClassVar[str] = "neptune_scale"
-    package: ClassVar[str] = "neptune_scale"
+    name = "neptune_scale"
+    package = "neptune_scale"
 
     def _start(self, context: RunContext, identity: Mapping[str, str]) -> Any:
         from neptune_scale import Run
@@ -54,11 +54,11 @@ class NeptuneScaleTracker(ClientTracker):
     def _send(self, run: Any, row: Row) -> None:
         from neptune_scale.types import Histogram
 
-        at = datetime.fromtimestamp(row.time, tz=UTC)
-        run.log_metrics({**row.scalars, **grouped(row.logs)}, step=row.step, timestamp=at)
-        shown = {key: Histogram(bin_edges=bins.edges, counts=bins.counts) for key, bins in row.histograms.items()}
-        if shown:
-            run.log_histograms(shown, step=row.step, timestamp=at)
+        timestamp = datetime.fromtimestamp(row.time, tz=UTC)
+        run.log_metrics({**row.scalars, **grouped(row.logs)}, step=row.step, timestamp=timestamp)
+        histograms = {key: Histogram(bin_edges=bins.edges, counts=bins.counts) for key, bins in row.histograms.items()}
+        if histograms:
+            run.log_histograms(histograms, step=row.step, timestamp=timestamp)
 
-    def _end(self, run: Any, patience: float) -> None:
-        run.close(timeout=patience)
+    def _end(self, run: Any) -> None:
+        run.close(timeout=self._close_timeout)

@@ -1,4 +1,4 @@
-"""Points of curves as a tracker keeps them, in order and without those that a resumed training wrote again."""
+"""Curves of the points that a backend stores, without points that a resumed training superseded."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ SPLITS = {"train": "", "eval": "eval/"}
 """Prefix of a split's keys."""
 
 COUNT = "ratioscope/counts/tokens"
-"""A statistic that every window has, and that no trainer reports by itself."""
+"""A statistic that each window has and that no trainer reports."""
 
 Point = tuple[int, int, float]
 """Step, milliseconds since the epoch, and value."""
 
 
 def curves(points: Mapping[str, Sequence[Point]]) -> dict[str, Curve]:
-    """What is left of the points of a run once each part of it that was trained again has superseded the first try.
+    """Returns a run's curves without superseded points.
 
-    A training that goes on from a checkpoint writes steps again. Whatever was written before the first of them, for
-    that step or a later one, no longer belongs to the run, whether or not it was written again. Of several points at
-    one step the newest counts. A point that the trainer logged itself gets the time of its window.
+    A training that continues from a checkpoint repeats steps. Points of the first repeated step and of later ones that
+    were written before the repetition no longer belong to the run, whether or not they were written again. Of several
+    points at one step the newest counts. A point that the trainer logged itself gets the time of its window.
 
     Args:
-        points: by key, in any order.
+        points: points by key, in any order.
     """
     own = {prefix: points.get(prefix + COUNT) for prefix in SPLITS.values()}
     train = own[""] or max((points[key] for key in points if not key.startswith("eval/")), key=len, default=())
     restarts = _restarts(train)
-    times = {prefix: {step: time for step, time, _ in _live(known or (), restarts)} for prefix, known in own.items()}
-    kept: dict[str, Curve] = {}
-    for key, known in points.items():
-        at = times["eval/" if key.startswith("eval/") else ""]
+    times = {prefix: {step: time for step, time, _ in _live(series or (), restarts)} for prefix, series in own.items()}
+    result: dict[str, Curve] = {}
+    for key, series in points.items():
+        window_times = times["eval/" if key.startswith("eval/") else ""]
         curve = Curve()
-        for step, time, value in _live(known, restarts):
-            curve.add(step, at.get(step, time), value)
+        for step, time, value in _live(series, restarts):
+            curve.add(step, window_times.get(step, time), value)
         if curve.steps:
-            kept[key] = curve
-    return kept
+            result[key] = curve
+    return result
 
 
-def count_windows(found: Mapping[str, Curve]) -> dict[str, int]:
-    """How many windows of each split curves are of: those that count tokens, else the steps that have any value."""
-    counted = {split: found.get(f"{prefix}{COUNT}") for split, prefix in SPLITS.items()}
+def count_windows(known: Mapping[str, Curve]) -> dict[str, int]:
+    """Counts the windows of each split by the curve of token counts, else by the steps that have any value."""
+    counted = {split: known.get(f"{prefix}{COUNT}") for split, prefix in SPLITS.items()}
     windows = {split: len(curve.steps) for split, curve in counted.items() if curve}
     if windows:
         return windows
     steps: dict[str, set[int]] = {"train": set(), "eval": set()}
-    for key, curve in found.items():
+    for key, curve in known.items():
         steps["eval" if key.startswith("eval/") else "train"].update(curve.steps)
-    return {split: len(known) for split, known in steps.items() if known}
+    return {split: len(numbers) for split, numbers in steps.items() if numbers}
 
 
 def _restarts(points: Iterable[Point]) -> list[tuple[int, int]]:
-    """Step and time of each point that was written after one of the same or a later step."""
+    """Returns step and time of each point that was written after a point of the same or a later step."""
     restarts: list[tuple[int, int]] = []
     last: int | None = None
     for step, time, _ in sorted(points, key=lambda point: (point[1], point[0])):
@@ -68,7 +68,7 @@ def _restarts(points: Iterable[Point]) -> list[tuple[int, int]]:
 
 
 def _live(points: Iterable[Point], restarts: Sequence[tuple[int, int]]) -> list[Point]:
-    """The points that no restart has superseded, the newest of each step, in the order of the steps."""
+    """Returns the newest point of each step, in the order of steps, without points that a restart superseded."""
     newest: dict[int, Point] = {}
     for point in sorted(points, key=lambda point: point[1]):
         step, time, _ = point

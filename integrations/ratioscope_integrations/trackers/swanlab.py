@@ -1,9 +1,9 @@
-"""SwanLab: scalars, the config, and bar charts in place of the histogram type that it does not have.
+"""SwanLab: scalars, the config, and bar charts, because it has no histogram type.
 
 Requires ``swanlab``.
 """
 
-# The client is in a layer of the tests, not in the environment:
+# The client is installed in one of the test layers only:
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers.base import grouped
 from ratioscope_integrations.trackers.client import ClientTracker
-from ratioscope_integrations.trackers.mlflow.config import clean_name
+from ratioscope_integrations.trackers.names import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 class SwanLabTracker(ClientTracker):
     """Writes to a SwanLab run."""
 
-    name: ClassVar[str] = "swanlab"
-    package: ClassVar[str] = "swanlab"
+    name = "swanlab"
+    package = "swanlab"
 
     def _live(self, reporter: object | None) -> Any:
-        """The live run; transformers' reporter uses the same one."""
+        """Returns the live run, which transformers' reporter uses too."""
         import swanlab
 
         if reporter is not None and not getattr(reporter, "_initialized", False):
             return None
-        with suppress(RuntimeError):  # from 0.8 on where there is none
+        with suppress(RuntimeError):  # raised since 0.8 if there is no live run
             return swanlab.get_run()
         return None
 
@@ -60,7 +60,7 @@ class SwanLabTracker(ClientTracker):
         return {"run_id": run.id}
 
     def _where(self, run: Any) -> str:
-        with suppress(ValueError):  # of a run that is not online
+        with suppress(ValueError):  # raised for a run that is not online
             return str(run.url)
         return f"{run.dir}   ({run.mode}; to upload: swanlab sync {run.dir})"
 
@@ -72,7 +72,7 @@ class SwanLabTracker(ClientTracker):
         data |= {key: _bars(bins) for key, bins in row.histograms.items()}
         run.log(data, step=row.step)
 
-    def _end(self, run: Any, patience: float) -> None:
+    def _end(self, run: Any) -> None:
         run.finish()
 
 

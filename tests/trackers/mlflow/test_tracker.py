@@ -20,8 +20,9 @@ from PIL import Image
 from ratioscope.correction.rule import Correction
 from ratioscope.trackers.base import RunContext, Tracker
 from ratioscope_integrations.trackers.mlflow import config
-from ratioscope_integrations.trackers.mlflow.config import clean_name, flat_params
+from ratioscope_integrations.trackers.mlflow.config import flat_params
 from ratioscope_integrations.trackers.mlflow.tracker import MlflowTracker
+from ratioscope_integrations.trackers.names import clean_name
 from tests.support.readback import MlflowRun, read_mlflow, read_mlflow_artifact
 from tests.support.tracker_rows import CONFIG, FRACTION, SEQUENCES, TOKENS, make_row, normal_bins
 
@@ -332,7 +333,7 @@ def test_own_run_is_created_late_and_finished(store: str, monkeypatch: pytest.Mo
     assert _n_runs(store) == runs
     _on_thread(lambda: _record(tracker, 2))
     assert _n_runs(store) == runs + 1
-    run = read_mlflow(store, str(tracker._run_id))
+    run = read_mlflow(store, str(tracker.run_id))
     assert run.status == "FINISHED"
     assert run.tags["mlflow.runName"] == "mine"
     assert len(run.metrics[FRACTION]) == 2
@@ -363,7 +364,7 @@ def test_own_store_lies_in_the_output_folder(tmp_path: Path) -> None:
     _record(tracker, 1)
     uri = f"sqlite:///{tmp_path}/out/mlflow.db"
     assert uri in tracker.where()
-    assert read_mlflow(uri, str(tracker._run_id)).status == "FINISHED"
+    assert read_mlflow(uri, str(tracker.run_id)).status == "FINISHED"
     assert list((tmp_path / "out" / "mlartifacts").rglob("config.json"))
 
 
@@ -410,7 +411,7 @@ def test_own_run_on_a_real_server(server: str, monkeypatch: pytest.MonkeyPatch) 
     tracker = MlflowTracker()
     tracker.open(RunContext(config=CONFIG, run_name="served"))
     _on_thread(lambda: _record(tracker, 3))
-    run_id = str(tracker._run_id)
+    run_id = str(tracker.run_id)
     run = read_mlflow(server, run_id)
     assert run.status == "FINISHED"
     assert [metric.step for metric in run.metrics[FRACTION]] == [1, 2, 3]

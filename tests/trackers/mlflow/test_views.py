@@ -23,7 +23,13 @@ from ratioscope.trackers.base import RunContext
 from ratioscope_integrations.pictures.cells import CELL_SIZE, cell_picture
 from ratioscope_integrations.trackers.mlflow import artifacts
 from ratioscope_integrations.trackers.mlflow import panels as panels
-from ratioscope_integrations.trackers.mlflow.stored import MAX_EVENTS, RUNGS, Memory, rung, table_steps
+from ratioscope_integrations.trackers.mlflow.stored import (
+    BIN_EXPONENTS,
+    MAX_EVENTS,
+    StoredWindows,
+    choose_exponent,
+    table_steps,
+)
 from ratioscope_integrations.trackers.mlflow.tracker import MlflowTracker
 from ratioscope_integrations.trackers.points import COUNT, curves
 from tests.support.readback import read_mlflow, read_mlflow_artifact
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
     from ratioscope.runs.timeline import Timeline
 
 REPORTER = object()
+MAX_TAG = 20_000
+"""Characters that MLflow accepts in a tag of an experiment."""
 RULE = rs.Correction(level="token", action="truncate", lower=0.5, upper=1.2)
 
 
@@ -69,14 +77,14 @@ def uri(store: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return store
 
 
-def tracked(rows: int, *, patience: float = 60.0, config: dict[str, Any] | None = None, **arguments: Any) -> str:
+def tracked(rows: int, *, close_timeout: float = 60.0, config: dict[str, Any] | None = None, **arguments: Any) -> str:
     """Writes a run of its own through the tracker and returns its id."""
     tracker = MlflowTracker()
-    tracker.open(RunContext(config=config or {}, run_name="mine", patience=patience))
+    tracker.open(RunContext(config=config or {}, run_name="mine", close_timeout=close_timeout))
     for step in range(1, rows + 1):
         tracker.write(make_row(step, **arguments))
     tracker.close()
-    return str(tracker._run_id)
+    return str(tracker.run_id)
 
 
 def record(
@@ -243,12 +251,12 @@ def test_statistics_that_the_trainer_logged_are_read_by_its_names(uri: str) -> N
 
 def test_memory_survives_its_artifact() -> None:
     """What is written to the artifact and read again goes on as if there had been no break."""
-    whole, broken = Memory(), Memory()
+    whole, broken = StoredWindows(), StoredWindows()
     for step in (1, 2, 3, 10, 20, 30, 45):
         for memory in (whole, broken):
             assert memory.add(make_row(step))
             memory.add(make_row(step, split="eval"))
-        broken = Memory.from_json(json.loads(json.dumps(broken.to_json())))
+        broken = StoredWindows.from_json(json.loads(json.dumps(broken.to_json())))
         assert not broken.add(make_row(step))
     assert broken.to_json() == whole.to_json()
     assert whole.to_json()["steps"]["train"] == [[1, 1, 3], [10, 10, 3], [45, 0, 1]]
@@ -257,7 +265,7 @@ def test_memory_survives_its_artifact() -> None:
 
 def test_memory_is_bounded() -> None:
     """Of very many events the newest are kept."""
-    memory = Memory()
+    memory = StoredWindows()
     row = make_row(1)
     row.record.events = tuple(map(str, range(MAX_EVENTS + 5)))  # type: ignore[misc]
     memory.add(row)
@@ -268,8 +276,8 @@ def test_memory_is_bounded() -> None:
 @pytest.mark.parametrize(("spread", "reach"), [(0.01, 1), (0.2, 1), (1.0, 8), (10.0, 64), (100.0, 512), (1000.0, 512)])
 def test_axes_come_from_a_ladder(spread: float, reach: int) -> None:
     """The axis is the shortest of four that leaves out at most 0.1 % of the values."""
-    exponent = rung(normal_counts(0, n=4000, spread=spread))
-    assert exponent in RUNGS
+    exponent = choose_exponent(normal_counts(0, n=4000, spread=spread))
+    assert exponent in BIN_EXPONENTS
     assert 32 * 2.0**exponent == reach
 
 
@@ -277,7 +285,7 @@ def test_runs_share_their_axes() -> None:
     """Runs whose trackers' bins differ are drawn on the same axis, which a run keeps."""
     edges: list[Any] = []
     for exponent in (-7, -4):
-        memory = Memory()
+        memory = StoredWindows()
         for step in (1, 2):
             memory.add(make_row(step, histograms={TOKENS: normal_bins(step, exponent=exponent)}))
         series = memory.pictures.latest("pictures/token_log_ratio")
@@ -329,7 +337,7 @@ def test_table_and_report_at_the_end(uri: str) -> None:
     os.environ["MLFLOW_RUN_ID"] = run_id
     try:
         tracker = MlflowTracker()
-        tracker.open(RunContext(patience=60.0))
+        tracker.open(RunContext(close_timeout=60.0))
         for step in range(7, 13):
             tracker.write(make_row(step))
         tracker.close()
@@ -353,16 +361,16 @@ def test_table_and_report_at_the_end(uri: str) -> None:
 def test_windows_that_come_together_are_all_drawn(uri: str) -> None:
     """Of a run that is delivered at once, each due step has its histogram; a superseded evaluation is no hindrance."""
     tracker = MlflowTracker()
-    tracker.open(RunContext(patience=60.0))
+    tracker.open(RunContext(close_timeout=60.0))
     tracker.write_many([*(make_row(step) for step in range(1, 9)), make_row(8, split="eval")])
     again = make_row(3)
     tracker.write_many([replace(again, time=again.time + 100)])
     tracker.close()
-    run = read_mlflow(uri, str(tracker._run_id))
+    run = read_mlflow(uri, str(tracker.run_id))
     names = [path.removeprefix("images/").split("+") for path in run.artifacts if path.endswith(".png") and "+" in path]
     assert {int(parts[2]) for parts in names if parts[0] == "ratioscope~log_ratio"} == {0, 1, 2, 3, 4, 5, 7}
     assert artifacts.REPORT_ARTIFACT in run.artifacts
-    table = json.loads(read_mlflow_artifact(uri, str(tracker._run_id), artifacts.TABLE_ARTIFACT))
+    table = json.loads(read_mlflow_artifact(uri, str(tracker.run_id), artifacts.TABLE_ARTIFACT))
     assert [row[0] for row in table["data"]] == [1, 2, 3]
 
 
@@ -382,7 +390,7 @@ def test_no_plotly_no_report(uri: str, monkeypatch: pytest.MonkeyPatch, caplog: 
 @pytest.mark.trackers
 def test_a_slow_server_costs_pictures_only(uri: str, caplog: pytest.LogCaptureFixture) -> None:
     """When the time at the end is up, the run is ended and can be rebuilt; pictures are left out and that is said."""
-    run_id = tracked(3, patience=0.0, config=CONFIG)
+    run_id = tracked(3, close_timeout=0.0, config=CONFIG)
     run = read_mlflow(uri, run_id)
     assert run.status == "FINISHED"
     assert len(run.metrics[FRACTION]) == 3
@@ -445,7 +453,7 @@ def test_panels_write_one_view(uri: str, tmp_path: Path) -> None:
 def test_view_fits_into_a_tag() -> None:
     """With every chart in it the view is far below what MLflow takes, and each chart lies in a section."""
     content = panels.view(frozenset(), now=1)
-    assert len(content) < panels.MAX_TAG // 2
+    assert len(content) < MAX_TAG // 2
     state = json.loads(json.loads(content)["state"])
     sections = {section["uuid"] for section in state["compareRunSections"]}
     assert {chart["metricSectionId"] for chart in state["compareRunCharts"]} == sections

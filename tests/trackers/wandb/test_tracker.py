@@ -18,9 +18,9 @@ from ratioscope.metrics import catalogue
 from ratioscope.runs.history import History
 from ratioscope.state.histogram import Bins
 from ratioscope.trackers.base import RunContext, Tracker
-from ratioscope_integrations.trackers.wandb import tracker as module
+from ratioscope_integrations.trackers.wandb import runs
 from ratioscope_integrations.trackers.wandb.summaries import SUMMARIES
-from ratioscope_integrations.trackers.wandb.tables import COLUMNS, Ending, table_rows
+from ratioscope_integrations.trackers.wandb.tables import COLUMNS, FinalSummary, table_rows
 from ratioscope_integrations.trackers.wandb.tracker import WandbTracker
 from tests.support.faults import WandbServer, wandb_online
 from tests.support.readback import read_wandb
@@ -333,10 +333,10 @@ def test_a_table_that_hangs_is_left_out(caplog: pytest.LogCaptureFixture) -> Non
             time.sleep(2.0)
             return {}
 
-    ending = Ending()
-    ending.add(make_row(1))
+    summary = FinalSummary()
+    summary.add(make_row(1))
     start = time.monotonic()
-    ending.send(Hanging(), 0.1)  # type: ignore[arg-type]
+    summary.send(Hanging(), 0.1)  # type: ignore[arg-type]
     assert time.monotonic() - start < 1.5
     assert [record.message for record in caplog.records] == [
         "W&B: ratioscope/histogram_table was not ready 0.1 s after the end and is left out"
@@ -354,7 +354,7 @@ def test_finish_is_bounded(seconds: float) -> None:
 
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"0\.1 s after its end"):
-        module._finish(Hanging(), 0.1)  # type: ignore[arg-type]
+        runs.finish(Hanging(), 0.1)  # type: ignore[arg-type]
     assert time.monotonic() - start < 2.0
 
 
@@ -366,7 +366,7 @@ def test_failure_to_finish_is_raised() -> None:
             raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        module._finish(Broken(), 1.0)  # type: ignore[arg-type]
+        runs.finish(Broken(), 1.0)  # type: ignore[arg-type]
 
 
 def test_the_runs_id_is_known_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

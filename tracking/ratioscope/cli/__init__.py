@@ -1,1 +1,1 @@
-"""The command line, one file for each command: ``add`` describes it and ``run`` does it."""
+"""The command line, one file per command: ``add`` describes the command, ``run`` executes it."""

@@ -1,4 +1,4 @@
-"""``ratioscope check``: whether a run keeps within limits, for CI and job scripts."""
+"""``ratioscope check``: checks a run against limits, for CI and job scripts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.cli.outputs import PATH_HELP
-from ratioscope.cli.ranges import Steps, parse_steps
-from ratioscope.text import plain
+from ratioscope.cli.arguments import PATH_HELP, Steps, add_json, add_steps, failure, sentence
+from ratioscope.text import count, plain, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ratioscope.diagnosis import Diagnosis, Finding
     from ratioscope.runs.limits import Limit, Verdict
@@ -23,39 +23,40 @@ if TYPE_CHECKING:
 HOLDS, VIOLATED, UNREADABLE = 0, 1, 3
 """Exit codes; 2 is wrong usage."""
 SCHEMA = 1
-"""Version of what ``--json`` prints."""
-_AT = ("worst", "last", "median", "any")
+"""Version of the JSON output."""
+_AT = {"worst": "worst", "last": "last", "median": "median", "any": "best"}
+"""Choices of ``--at``, each with the name of the window that it judges."""
 _CODES = "exit codes: 0 every limit holds and no finding fails, 1 otherwise, 2 wrong usage, 3 the run cannot be read"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describes the command."""
     text = "check that a run keeps within limits, for CI and job scripts"
-    parser = commands.add_parser("check", help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_CODES)
+    parser = commands.add_parser("check", help=text, description=sentence(text), epilog=_CODES)
     parser.add_argument("path", help=PATH_HELP)
     example = "such as modified/fraction=0.2; the part ratioscope/ of a key may be left out (repeatable)"
-    for kind, what in (("max", "largest"), ("min", "smallest")):
+    for kind, bound in (("max", "largest"), ("min", "smallest")):
         parser.add_argument(
             f"--{kind}",
             dest="limits",
             action="append",
             type=partial(_limit, kind),
             metavar="KEY=VALUE",
-            help=f"{what} value that holds, {example}",
+            help=f"{bound} value that holds, {example}",
         )
     at = "what must hold: every window, the last, their median, or at least one (default: worst, every window)"
     parser.add_argument("--at", choices=_AT, default="worst", help=at)
-    parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
+    add_steps(parser)
     missing = "a statistic that was not measured does not fail"
     parser.add_argument("--allow-missing", action="store_true", help=missing)
     fail_on = "also diagnose the run, and fail on a finding of this level or a graver one"
     parser.add_argument("--fail-on", choices=("error", "warning"), help=fail_on)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     parser.set_defaults(run_command=run, parser=parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does it."""
+    """Runs the command and returns its exit code."""
     if not arguments.limits and not arguments.fail_on:
         arguments.parser.error("nothing to check; expected at least one --max KEY=VALUE, --min KEY=VALUE or --fail-on")
     from ratioscope.runs.limits import judge, read_curves
@@ -63,36 +64,59 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         curves = read_curves(arguments.path) if arguments.limits else {}
         diagnosis = _diagnosis(arguments)
-    except Exception as failure:
-        text = f"{type(failure).__name__}: {' '.join(str(failure).split())}"
-        print(f"ratioscope: {text}", file=sys.stderr)
+    except Exception as error:
+        print(f"ratioscope: {failure(error)}", file=sys.stderr)
         if arguments.json:
-            print(json.dumps(_as_json(arguments, [], holds=None, error=text)))
+            print(json.dumps(_as_json(arguments, None, error=failure(error))))
         return UNREADABLE
     limits = _limits(arguments, curves)
     verdicts = [judge(limit, curves.get(limit.key), at=arguments.at, steps=arguments.steps) for limit in limits]
-    passing = ("holds", "not measured") if arguments.allow_missing else ("holds",)
-    failing = _failing(arguments, diagnosis)
-    blind = diagnosis is not None and not diagnosis.windows and not arguments.allow_missing
-    holds = all(verdict.status in passing for verdict in verdicts) and not failing and not blind
+    outcome = _Outcome(verdicts, diagnosis, arguments.fail_on, allow_missing=arguments.allow_missing)
     if arguments.json:
-        print(json.dumps(_as_json(arguments, verdicts, holds=holds, error=None, diagnosis=diagnosis), allow_nan=False))
+        print(json.dumps(_as_json(arguments, outcome, error=None), allow_nan=False))
     else:
-        for verdict in verdicts:
-            print(_line(verdict, arguments))
-        for finding in failing:
-            first, last = finding.steps
-            print(f"FAIL  {finding.level} {finding.name} in steps {first} to {last}: {plain(finding.evidence, 1000)}")
-        if blind:
-            print("FAIL  no window of training to diagnose")
-        elif diagnosis is not None and not failing:
-            checked = f"{len(diagnosis.passed)} causes checked and clean, {len(diagnosis.not_checked)} not checked"
-            print(f"ok    no finding of level {arguments.fail_on} or above ({checked})")
-    return HOLDS if holds else VIOLATED
+        for line in (*(_line(verdict, arguments) for verdict in verdicts), *_diagnosis_lines(outcome)):
+            print(line)
+    return HOLDS if outcome.holds else VIOLATED
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Outcome of all checks.
+
+    Attributes:
+        verdicts: one per limit.
+        diagnosis: diagnosis of the run, if findings can fail.
+        fail_on: lowest level of a finding that fails; None if findings cannot fail.
+        allow_missing: whether statistics and windows that were not measured pass.
+    """
+
+    verdicts: Sequence[Verdict]
+    diagnosis: Diagnosis | None
+    fail_on: str | None
+    allow_missing: bool
+
+    @property
+    def failing(self) -> list[Finding]:
+        """Findings that fail."""
+        levels = ("error",) if self.fail_on == "error" else ("error", "warning")
+        return [] if self.diagnosis is None else [found for found in self.diagnosis.findings if found.level in levels]
+
+    @property
+    def undiagnosed(self) -> bool:
+        """Whether a diagnosis was requested of a run without a window of training."""
+        return self.diagnosis is not None and not self.diagnosis.windows
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything passes."""
+        passing = ("holds", "not measured") if self.allow_missing else ("holds",)
+        limits_hold = all(verdict.status in passing for verdict in self.verdicts)
+        return limits_hold and not self.failing and (self.allow_missing or not self.undiagnosed)
 
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis | None:
-    """The run's diagnosis, if findings may fail."""
+    """Diagnoses the run, if findings can fail."""
     if arguments.fail_on is None:
         return None
     from ratioscope.diagnosis import diagnose
@@ -101,14 +125,8 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis | None:
     return diagnose(read_run(arguments.path, steps=arguments.steps))
 
 
-def _failing(arguments: argparse.Namespace, diagnosis: Diagnosis | None) -> list[Finding]:
-    """The findings that fail."""
-    levels = ("error",) if arguments.fail_on == "error" else ("error", "warning")
-    return [] if diagnosis is None else [finding for finding in diagnosis.findings if finding.level in levels]
-
-
 def _limit(kind: str, given: str) -> tuple[str, str, float]:
-    """Key, kind and value of ``KEY=VALUE``."""
+    """Reads key, kind and value of ``KEY=VALUE``."""
     key, _, text = given.rpartition("=")
     try:
         value = float(text)
@@ -121,7 +139,7 @@ def _limit(kind: str, given: str) -> tuple[str, str, float]:
 
 
 def _limits(arguments: argparse.Namespace, curves: Mapping[str, Curve]) -> list[Limit]:
-    """The limits with their keys in full; an unknown one is wrong usage."""
+    """Returns the limits with full keys; an unknown key is wrong usage."""
     from ratioscope.runs.limits import Limit, full_key
 
     limits = []
@@ -134,41 +152,49 @@ def _limits(arguments: argparse.Namespace, curves: Mapping[str, Curve]) -> list[
 
 
 def _line(verdict: Verdict, arguments: argparse.Namespace) -> str:
-    """What was asked and what was found."""
+    """Describes a limit and its verdict."""
     from ratioscope.runs.limits import PREFIX
 
     limit = verdict.limit
-    asked = f"{limit.key.replace(PREFIX, '', 1)} {'<=' if limit.kind == 'max' else '>='} {limit.value:g}"
+    condition = f"{limit.key.replace(PREFIX, '', 1)} {'<=' if limit.kind == 'max' else '>='} {limit.value:g}"
     if verdict.value is None:
         mark = "skip" if arguments.allow_missing else "FAIL"
         where = "" if arguments.steps == Steps() else f" in {arguments.steps}"
-        return f"{mark}  {asked}: not measured{where}"
+        return f"{mark}  {condition}: not measured{where}"
     mark = "ok  " if verdict.status == "holds" else "FAIL"
     step = "" if verdict.step is None else f" at step {verdict.step}"
-    named = {"worst": "worst", "last": "last", "median": "median", "any": "best"}[arguments.at]
     outside = f", {verdict.violations:,} outside" if verdict.violations else ""
+    windows = f"{_AT[arguments.at]} of {count(verdict.windows, 'window')}{outside}"
     read_from = f"; read from {verdict.read_from}" if verdict.read_from else ""
-    windows = f"{verdict.windows:,} window{'' if verdict.windows == 1 else 's'}"
-    return f"{mark}  {asked}: {verdict.value:.6g}{step} ({named} of {windows}{outside}){read_from}"
+    return f"{mark}  {condition}: {verdict.value:.6g}{step} ({windows}){read_from}"
 
 
-def _as_json(
-    arguments: argparse.Namespace,
-    verdicts: list[Verdict],
-    *,
-    holds: bool | None,
-    error: str | None,
-    diagnosis: Diagnosis | None = None,
-) -> dict[str, Any]:
+def _diagnosis_lines(outcome: _Outcome) -> Iterator[str]:
+    """Describes failing findings, or that there are none."""
+    for finding in outcome.failing:
+        text = plain(finding.evidence, 1000)
+        yield f"FAIL  {finding.level} {finding.name} in {steps(*finding.steps)}: {text}"
+    if outcome.undiagnosed and not outcome.allow_missing:
+        yield "FAIL  no window of training to diagnose"
+    elif outcome.diagnosis is not None and not outcome.failing:
+        passed, unchecked = len(outcome.diagnosis.passed), len(outcome.diagnosis.not_checked)
+        yield (
+            f"ok    no finding of level {outcome.fail_on} or above "
+            f"({passed} causes checked and clean, {unchecked} not checked)"
+        )
+
+
+def _as_json(arguments: argparse.Namespace, outcome: _Outcome | None, *, error: str | None) -> dict[str, Any]:
+    diagnosis = None if outcome is None else outcome.diagnosis
     return {
         "schema": SCHEMA,
         "path": str(arguments.path),
         "at": arguments.at,
         "steps": arguments.steps.to_json(),
         "allow_missing": arguments.allow_missing,
-        "holds": holds,
+        "holds": None if outcome is None else outcome.holds,
         "fail_on": arguments.fail_on,
         "diagnosis": None if diagnosis is None else diagnosis.to_json(),
-        "limits": [verdict.to_json() for verdict in verdicts],
+        "limits": [] if outcome is None else [verdict.to_json() for verdict in outcome.verdicts],
         "error": error,
     }

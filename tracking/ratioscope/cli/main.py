@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line of ratioscope."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from ratioscope.cli import check, compare, diagnose, panels, report, run, sweep, sync
-from ratioscope.text import plain
+from ratioscope.cli.arguments import failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS = (run, report, compare, diagnose, sweep, check, sync, panels)
 _INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, by the convention of shells."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; 0 if it did what it was asked, 1 if not, 2 if it was asked wrongly."""
+    """Runs one command; returns 0 if it succeeded, 1 if not; exits with 2 on wrong usage."""
     parser = argparse.ArgumentParser(prog="ratioscope", description="See what the vLLM correction does to a GRPO run.")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run_command(arguments))
-    except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt):
-            print("ratioscope: interrupted", file=sys.stderr)
-            return _INTERRUPTED
+    except KeyboardInterrupt:
+        print("ratioscope: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as error:
         for single in error.exceptions if isinstance(error, ExceptionGroup) else [error]:
-            print(f"ratioscope: {type(single).__name__}: {plain(' '.join(str(single).split()))}", file=sys.stderr)
+            print(f"ratioscope: {failure(single)}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""``ratioscope run``: starts a program and watches every GRPO trainer that it builds, without a change to its code."""
+"""``ratioscope run``: starts a program and records every GRPO trainer in it, without a change to its code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import shutil
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-GROUP = "ratioscope.run"
-"""Entry-point group: a module -> a function that is called with it and the options once it has been imported."""
+from ratioscope.cli.arguments import sentence
+from ratioscope.metrics.metric import Detail
+
+ENTRY_POINTS = "ratioscope.run"
+"""Entry-point group: a module -> a function to call with the module and the options, after the module's import."""
 
 _EXAMPLES = """examples:
   ratioscope run train.py --steps 100
@@ -28,12 +31,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "run",
         help=text,
-        description=f"{text[0].upper()}{text[1:]}. Options of ratioscope go before the program.",
+        description=f"{sentence(text)} Options of ratioscope go before the program.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--report-to", action="append", metavar="TRACKER", help="default: the trainer's own report_to")
-    parser.add_argument("--detail", choices=("headline", "standard", "full"), help="which scalars trackers receive")
+    parser.add_argument("--detail", choices=get_args(Detail), help="which scalars trackers receive")
     parser.add_argument("--relay", action="store_true", help="also keep and deliver the trainer's own log")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
     parser.add_argument("program", help="a Python file, a module after -m, or a command such as trl or torchrun")
@@ -42,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Becomes the program: same process, same exit code, same signals."""
+    """Replaces this process by the program, which keeps process id, exit code and signals."""
     command = _command(arguments)
     environment = os.environ | _additions(_options(arguments))
     sys.stdout.flush()
@@ -51,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
-    """The program as the system starts it."""
+    """Returns the program and its arguments for ``exec``."""
     program, rest = arguments.program, arguments.arguments
     if arguments.is_module:
         return [sys.executable, "-m", program, *rest]
@@ -63,7 +66,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the callback is to be given; a tracker that is unknown or missing is told now, not in training."""
+    """Returns the options of the callback; checks the trackers now rather than during training."""
     options: dict[str, Any] = {}
     if arguments.report_to is not None:
         from ratioscope.trackers.registry import resolve
@@ -78,10 +81,10 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _additions(options: dict[str, Any]) -> dict[str, str]:
-    """What the environment of the program, and of all that it starts, has in addition."""
+    """Returns the environment variables that bring the callback into the program and its subprocesses."""
     from ratioscope.cli.bootstrap import sitecustomize
 
-    after = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    after = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
     folders = [str(Path(sitecustomize.__file__).parent), os.environ.get("PYTHONPATH", "")]
     return {
         "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder),

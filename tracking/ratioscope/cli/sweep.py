@@ -1,11 +1,12 @@
-"""``ratioscope sweep``: what another threshold would have done to a run, from its journal."""
+"""``ratioscope sweep``: computes the effect of other thresholds on a run, from its journal."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.cli.ranges import Steps, parse_steps
+from ratioscope.cli.arguments import add_json, add_steps, sentence
 from ratioscope.sweep.grid import geomspace, parse_bounds
 
 if TYPE_CHECKING:
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
     from ratioscope.correction.rule import Correction
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import SweptRun
+    from ratioscope.sweep.recommend import Advice
 
 SCHEMA = 1
-"""Version of what ``--json`` prints."""
+"""Version of the JSON output."""
 _FALLBACK = ("token_truncate", "sequence_mask")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describes the command."""
     text = "show what other thresholds would have done to a run"
-    parser = commands.add_parser("sweep", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser = commands.add_parser("sweep", help=text, description=sentence(text))
     parser.add_argument("path", help="a run's output directory, or its journal")
     modes = "token_truncate, token_mask, sequence_truncate, sequence_mask (default: the run's own)"
     parser.add_argument("--modes", metavar="MODE[,MODE]", help=modes)
@@ -34,25 +35,87 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     floor = "lower bounds, likewise; upper ones are then the run's own unless given (default: the run's own)"
     parser.add_argument("--clip-min", metavar="BOUNDS", help=floor)
     parser.add_argument("--points", type=int, default=9, metavar="N", help="bounds in a range (default: 9)")
-    parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
+    add_steps(parser)
     parser.add_argument("--per-step", action="store_true", help="each window by itself: median and worst")
     most = "largest fraction of ratios that the recommended rule may change (default: 0.01)"
     parser.add_argument("--max-modified", type=float, default=0.01, metavar="X", help=most)
     least = "smallest ESS that it may leave, as a fraction (default: 0.9)"
     parser.add_argument("--min-ess", type=float, default=0.9, metavar="X", help=least)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     parser.set_defaults(run_command=run, parser=parser)
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep.
+
+    Attributes:
+        pooled: the swept windows.
+        outcomes: outcome of each rule over all windows, by mode.
+        windows: step and outcomes of each window, by mode; None unless requested.
+        advice: the recommendation.
+    """
+
+    pooled: SweptRun
+    outcomes: dict[str, list[Outcome]]
+    windows: list[tuple[int, dict[str, list[Outcome]]]] | None
+    advice: Advice
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Does it.
+    """Runs the command and returns its exit code.
 
     Raises:
         FileNotFoundError: if there is no journal.
-        LookupError: if no window of training is in it, or in the range of steps.
-        ImportError: if a table is asked for and ``rich`` is missing.
+        LookupError: if it has no window of training in the range of steps.
+        ImportError: if a table is requested and ``rich`` is missing.
     """
     _check(arguments)
+    sweep = _sweep(arguments)
+    if arguments.json:
+        print(json.dumps(_as_json(arguments, sweep), allow_nan=False))
+        return 0
+    from ratioscope.cli.outputs import console
+    from ratioscope.cli.sweep_table import render
+
+    console().print(render(arguments.path, sweep))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Checks and parses all options before the journal is read."""
+    from ratioscope.sweep.recommend import MODES
+
+    error = arguments.parser.error
+    if not 2 <= arguments.points <= 1000:
+        error(f"--points: got {arguments.points}; expected 2 to 1000")
+    for option, value in (("--max-modified", arguments.max_modified), ("--min-ess", arguments.min_ess)):
+        if not 0.0 <= value <= 1.0:
+            error(f"{option}: got {value:g}; expected a fraction from 0 to 1")
+    arguments.modes = [mode.strip() for mode in arguments.modes.split(",")] if arguments.modes else []
+    for mode in arguments.modes:
+        if mode not in MODES:
+            error(f"--modes: got {mode!r}; expected some of {', '.join(MODES)}, with commas")
+    arguments.clip_max = _bounds(arguments, "--clip-max", arguments.clip_max)
+    arguments.clip_min = _bounds(arguments, "--clip-min", arguments.clip_min)
+    if not arguments.json:
+        try:
+            import rich  # noqa: F401
+        except ImportError:
+            msg = 'a table needs rich: pip install "ratioscope[report]", or ask for --json'
+            raise ImportError(msg) from None
+
+
+def _bounds(arguments: argparse.Namespace, option: str, text: str | None) -> list[float | None] | None:
+    if text is None:
+        return None
+    try:
+        return parse_bounds(text, arguments.points)
+    except ValueError as wrong:
+        return arguments.parser.error(f"{option}: {wrong}")  # type: ignore[no-any-return]  # exits
+
+
+def _sweep(arguments: argparse.Namespace) -> Sweep:
     from ratioscope.runs.pooled import PooledRun
     from ratioscope.sweep.recommend import Advice, advise, pool_of
 
@@ -62,47 +125,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise LookupError(msg)
     rules = _rules(arguments, pooled.mode_rule)
     outcomes = {mode: [pooled.outcome(rule) for rule in listed] for mode, listed in rules.items()}
-    judged = _judged(list(outcomes), pooled.mode_rule)
+    judged = _judged_mode(list(outcomes), pooled.mode_rule)
     advice = Advice(None, "")
     if judged:
         advice = advise(outcomes[judged], max_modified=arguments.max_modified, min_ess=arguments.min_ess)
-    windows = list(_each(arguments, rules)) if arguments.per_step else None
-    if arguments.json:
-        print(json.dumps(_as_json(arguments, pooled, outcomes, windows, advice), allow_nan=False))
-        return 0
-    from ratioscope.cli.outputs import console
-    from ratioscope.cli.sweep_table import render
-
-    console().print(render(arguments.path, pooled, outcomes, windows=windows, advice=advice.text))
-    return 0
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Refuses what makes no sense, before anything is read."""
-    from ratioscope.sweep.recommend import MODES
-
-    error = arguments.parser.error
-    if not 2 <= arguments.points <= 1000:
-        error(f"--points: got {arguments.points}; expected 2 to 1000")
-    for name in ("max_modified", "min_ess"):
-        if not 0.0 <= getattr(arguments, name) <= 1.0:
-            error(f"--{name.replace('_', '-')}: got {getattr(arguments, name):g}; expected a fraction from 0 to 1")
-    arguments.modes = [mode.strip() for mode in arguments.modes.split(",")] if arguments.modes else []
-    for mode in arguments.modes:
-        if mode not in MODES:
-            error(f"--modes: got {mode!r}; expected some of {', '.join(MODES)}, with commas")
-    for name in ("clip_max", "clip_min"):
-        asked = getattr(arguments, name)
-        try:
-            setattr(arguments, name, None if asked is None else parse_bounds(asked, arguments.points))
-        except ValueError as wrong:
-            error(f"--{name.replace('_', '-')}: {wrong}")
-    if not arguments.json:
-        try:
-            import rich  # noqa: F401
-        except ImportError:
-            msg = 'a table needs rich: pip install "ratioscope[report]", or ask for --json'
-            raise ImportError(msg) from None
+    return Sweep(pooled, outcomes, list(_per_step(arguments, rules)) if arguments.per_step else None, advice)
 
 
 def _records(arguments: argparse.Namespace) -> Iterator[Record]:
@@ -117,35 +144,37 @@ def _records(arguments: argparse.Namespace) -> Iterator[Record]:
 
 
 def _rules(arguments: argparse.Namespace, own: Correction | None) -> dict[str, list[Correction]]:
-    """What is tried, by mode."""
+    """Returns the rules to try, by mode."""
     from ratioscope.sweep.recommend import CAPS, grid
 
     rules = {}
     for mode in dict.fromkeys(arguments.modes or ([own.mode] if own else _FALLBACK)):
-        like = own if own is not None and own.level == mode.partition("_")[0] else None
+        same_level = own if own is not None and own.level == mode.partition("_")[0] else None
         lowers, uppers = arguments.clip_min, arguments.clip_max
+        if uppers is None and lowers is None:
+            uppers = geomspace(*CAPS, arguments.points)
         if uppers is None:
-            uppers = [*geomspace(*CAPS, arguments.points)] if lowers is None else [like.upper if like else None]
+            uppers = [same_level.upper if same_level else None]
         if lowers is None:
-            lowers = [like.lower if like else None]
+            lowers = [same_level.lower if same_level else None]
         rules[mode] = grid(mode, lowers=lowers, uppers=uppers, own=own)
     if not any(rules.values()):
         arguments.parser.error("no pair of these bounds is a rule; expected a lower bound below an upper one")
     return rules
 
 
-def _judged(modes: list[str], own: Correction | None) -> str | None:
-    """The mode that a recommendation is about: the run's own, or else the first of its level; None if none is."""
+def _judged_mode(modes: list[str], own: Correction | None) -> str | None:
+    """Returns the mode to recommend a rule of: the run's own, or else the first of the same level; None if none is."""
     if own is None:
         return modes[0]
-    alike = [mode for mode in modes if mode.startswith(own.level)]
-    return own.mode if own.mode in alike else next(iter(alike), None)
+    same_level = [mode for mode in modes if mode.startswith(own.level)]
+    return own.mode if own.mode in same_level else next(iter(same_level), None)
 
 
-def _each(
+def _per_step(
     arguments: argparse.Namespace, rules: dict[str, list[Correction]]
 ) -> Iterator[tuple[int, dict[str, list[Outcome]]]]:
-    """Step and outcomes of each window by itself."""
+    """Yields step and outcomes of each window."""
     from ratioscope.runs.pooled import PooledRun
     from ratioscope.sweep.recommend import pool_of
 
@@ -155,42 +184,33 @@ def _each(
             yield record.step, {mode: [single.outcome(rule) for rule in listed] for mode, listed in rules.items()}
 
 
-def _as_json(
-    arguments: argparse.Namespace,
-    pooled: SweptRun,
-    outcomes: dict[str, list[Outcome]],
-    windows: list[tuple[int, dict[str, list[Outcome]]]] | None,
-    advice: Any,
-) -> dict[str, Any]:
+def _as_json(arguments: argparse.Namespace, sweep: Sweep) -> dict[str, Any]:
     from ratioscope.metrics import formulas
 
-    view, own = pooled.view, pooled.own
+    view, own, windows = sweep.pooled.view, sweep.pooled.own, sweep.windows
     raw = {
-        level: {
-            "n": view.counts[f"{level}/n"],
-            "mean": view.ratio_mean(level),
-            "ess": formulas.ess_raw(view, level),
-        }
+        level: {"n": view.counts[f"{level}/n"], "mean": view.ratio_mean(level), "ess": formulas.ess_raw(view, level)}
         for level in ("token", "sequence")
     }
     return {
         "schema": SCHEMA,
         "path": str(arguments.path),
-        "windows": pooled.windows,
-        "steps": list(pooled.steps),
+        "windows": sweep.pooled.windows,
+        "steps": list(sweep.pooled.steps),
         "own": own and {"mode": own.mode, "lower": own.lower, "upper": own.upper},
-        "own_rules": len(pooled.rules),
+        "own_rules": len(sweep.pooled.rules),
         "raw": raw,
-        "outcomes": _listed(outcomes, own),
-        "per_step": windows and [{"step": step, "outcomes": _listed(each, own)} for step, each in windows],
+        "outcomes": _outcomes_json(sweep.outcomes, own),
+        "per_step": windows and [{"step": step, "outcomes": _outcomes_json(each, own)} for step, each in windows],
         "recommendation": {
             "max_modified": arguments.max_modified,
             "min_ess": arguments.min_ess,
-            "outcome": advice.outcome and advice.outcome.to_json(),
-            "text": advice.text or None,
+            "outcome": sweep.advice.outcome and sweep.advice.outcome.to_json(),
+            "text": sweep.advice.text or None,
         },
     }
 
 
-def _listed(outcomes: dict[str, list[Outcome]], own: Correction | None) -> list[dict[str, Any]]:
-    return [{**one.to_json(), "own": one.correction == own} for listed in outcomes.values() for one in listed]
+def _outcomes_json(outcomes: dict[str, list[Outcome]], own: Correction | None) -> list[dict[str, Any]]:
+    flat = [outcome for listed in outcomes.values() for outcome in listed]
+    return [{**outcome.to_json(), "own": outcome.correction == own} for outcome in flat]

@@ -1,4 +1,4 @@
-"""How ``ratioscope sweep`` looks in a terminal."""
+"""Tables of ``ratioscope sweep`` in a terminal."""
 
 from __future__ import annotations
 
@@ -8,73 +8,57 @@ from typing import TYPE_CHECKING
 
 from ratioscope.metrics import formulas
 from ratioscope.sweep.recommend import SCOPE
-from ratioscope.text import plain
+from ratioscope.text import count, percent, plain, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import RenderableType
     from rich.table import Table
 
+    from ratioscope.cli.sweep import Sweep
     from ratioscope.correction.rule import Correction
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
     from ratioscope.sweep.recommend import SweptRun
 
-    Outcomes = Mapping[str, Sequence[Outcome]]
-
 _NONE = "–"
 _OWN = "this run"
 
 
-def render(
-    path: str,
-    pooled: SweptRun,
-    outcomes: Outcomes,
-    *,
-    windows: Sequence[tuple[int, Outcomes]] | None = None,
-    advice: str = "",
-) -> RenderableType:
-    """Heading, one table a mode, and the recommendation, for a console of ``rich``.
+def render(path: str, sweep: Sweep) -> RenderableType:
+    """Returns heading, one table per mode, and the recommendation, for a console of ``rich``.
 
     Args:
-        path: what was read.
-        pooled: the windows as one.
-        outcomes: of all windows together, by mode.
-        windows: step and outcomes of each, to show those instead.
-        advice: the recommendation; empty for none.
+        path: path of the journal.
+        sweep: the sweep; if it has outcomes of each window, the tables show those instead of all windows together.
     """
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [_heading(path, pooled)]
-    for mode, listed in outcomes.items():
-        parts += [Text(), _mode_line(mode, pooled), Text()]
-        if windows is None:
-            parts.append(_table(listed, pooled.own))
+    own = sweep.pooled.own
+    parts: list[RenderableType] = [_heading(path, sweep.pooled)]
+    for mode, outcomes in sweep.outcomes.items():
+        parts += [Text(), _mode_line(mode, sweep.pooled)]
+        if sweep.windows is None:
+            parts += [Text(), _table(outcomes, own)]
         else:
-            parts.insert(-1, Text("of single windows: the median, and the worst with its step", "dim"))
-            parts.append(_worst_table(listed, [(step, each[mode]) for step, each in windows], pooled.own))
-    if advice:
-        parts += [Text(), Text(f"{advice} {SCOPE}")]
+            explanation = Text("of single windows: the median, and the worst with its step", "dim")
+            windows = [(step, by_mode[mode]) for step, by_mode in sweep.windows]
+            parts += [explanation, Text(), _worst_table(outcomes, windows, own)]
+    if sweep.advice.text:
+        parts += [Text(), Text(f"{sweep.advice.text} {SCOPE}")]
     return Group(*parts)
 
 
 def _heading(path: str, pooled: SweptRun) -> RenderableType:
     from rich.text import Text
 
-    first, last = pooled.steps
-    windows = f"{pooled.windows:,} window{'' if pooled.windows == 1 else 's'}"
-    facts = [windows, f"step {first}" if first == last else f"steps {first} to {last}", _rule(pooled.own)]
+    rule = "no correction" if pooled.own is None else plain(pooled.own.words(), 400)
+    facts = [count(pooled.windows, "window"), steps(*pooled.steps), rule]
     if len(pooled.rules) > 1:
         facts.append(f"the last of {len(pooled.rules)} rules")
     return Text(str(path), "bold").append("  " + " · ".join(facts), "dim not bold")
-
-
-def _rule(rule: Correction | None) -> str:
-    if rule is None:
-        return "no correction"
-    return plain(rule.words(), 400)
 
 
 def _mode_line(mode: str, pooled: SweptRun) -> RenderableType:
@@ -84,7 +68,7 @@ def _mode_line(mode: str, pooled: SweptRun) -> RenderableType:
     n, view = pooled.view.counts[f"{level}/n"], pooled.view
     mean, ess = view.ratio_mean(level), formulas.ess_raw(view, level)
     raw = f" · raw mean {_number(mean)}, ESS {_number(ess)}" if n else ""
-    return Text(mode, "bold").append(f"  {n:,} {level}{'' if n == 1 else 's'}{raw}", "dim not bold")
+    return Text(mode, "bold").append(f"  {count(n, level)}{raw}", "dim not bold")
 
 
 def _new_table(*columns: str) -> Table:
@@ -98,80 +82,79 @@ def _new_table(*columns: str) -> Table:
     return table
 
 
+def _add_row(table: Table, rule: Correction, cells: Sequence[str], own: Correction | None) -> None:
+    """Adds the row of a rule; the run's own rule is bold and marked."""
+    bounds = (_NONE if bound is None else f"{bound:.6g}" for bound in (rule.lower, rule.upper))
+    is_own = rule == own
+    table.add_row(*bounds, *cells, _OWN if is_own else "", style="bold" if is_own else None)
+
+
 def _table(outcomes: Sequence[Outcome], own: Correction | None) -> Table:
-    """One row a rule."""
-    sides = any(outcome.correction.lower is not None for outcome in outcomes)
-    table = _new_table("min", "max", "modified %", *(("below %", "above %") if sides else ()), "mean", "ESS")
-    for one in outcomes:
-        shares = (one.modified, one.below, one.above) if sides else (one.modified,)
-        cells = [*_bounds(one.correction), *map(_share, shares)]
-        mine = one.correction == own
-        cells += [_weight(one.mean), _weight(one.ess), _OWN if mine else ""]
-        table.add_row(*cells, style="bold" if mine else None)
+    """Returns one row per rule, over all windows together."""
+    has_lower = any(outcome.correction.lower is not None for outcome in outcomes)
+    table = _new_table("min", "max", "modified %", *(("below %", "above %") if has_lower else ()), "mean", "ESS")
+    for outcome in outcomes:
+        shares = (outcome.modified, outcome.below, outcome.above) if has_lower else (outcome.modified,)
+        cells = [*map(_share, shares), _weight(outcome.mean), _weight(outcome.ess)]
+        _add_row(table, outcome.correction, cells, own)
     return table
 
 
 def _worst_table(
     outcomes: Sequence[Outcome], windows: Sequence[tuple[int, Sequence[Outcome]]], own: Correction | None
 ) -> Table:
-    """One row a rule: median and worst window."""
+    """Returns one row per rule, with its median and worst window."""
     table = _new_table("min", "max", "modified %", "worst", "step", "ESS", "worst", "step")
-    for at, outcome in enumerate(outcomes):
-        each = [(step, listed[at]) for step, listed in windows]
-        modified = [(one.modified.value, step) for step, one in each if one.modified]
-        ess = [(one.ess.value, step) for step, one in each if one.ess]
-        cells = [*_bounds(outcome.correction)]
+    for index, outcome in enumerate(outcomes):
+        each = [(step, of_window[index]) for step, of_window in windows]
+        modified = [(result.modified.value, step) for step, result in each if result.modified]
+        ess = [(result.ess.value, step) for step, result in each if result.ess]
+        cells = []
         for values, worst, written in ((modified, max, _percent), (ess, min, _number)):
             if not values:
                 cells += [_NONE] * 3
                 continue
             value, step = worst(values, key=lambda pair: pair[0])
             cells += [written(median(pair[0] for pair in values)), written(value), str(step)]
-        mine = outcome.correction == own
-        table.add_row(*cells, _OWN if mine else "", style="bold" if mine else None)
+        _add_row(table, outcome.correction, cells, own)
     return table
 
 
-def _bounds(rule: Correction) -> tuple[str, str]:
-    lower, upper = (_NONE if bound is None else f"{bound:.6g}" for bound in (rule.lower, rule.upper))
-    return lower, upper
-
-
 def _number(value: float | None) -> str:
-    """Four decimals, or as many significant digits where these would not do."""
+    """Writes four decimals, or four significant digits for very small and large values."""
     if value is None:
         return _NONE
     return f"{value:.4f}" if 0.001 <= abs(value) < 100.0 else f"{value:.4g}"
 
 
 def _percent(value: float) -> str:
-    return f"{100.0 * value:.3g}"
+    return percent(value).removesuffix(" %")  # the column's title has the sign
 
 
 def _share(number: Bounded | None) -> str:
-    """A fraction in percent, and its error."""
+    """Writes a fraction in percent, and its error."""
     if number is None:
         return _NONE
     return _with_error(_percent(number.value), 100.0 * number.value, 100.0 * number.error)
 
 
 def _weight(number: Bounded | None) -> str:
-    """A mean weight or an effective sample size, and its error."""
+    """Writes a mean weight or an effective sample size, and its error."""
     return _NONE if number is None else _with_error(_number(number.value), number.value, number.error)
 
 
 def _with_error(text: str, value: float, error: float) -> str:
-    """A number to the first digit of its error, which covers what rounding adds.
+    """Rounds a number to the first digit of its error; the displayed error includes the rounding.
 
     Args:
-        text: how it is written where its digits do not show the error.
+        text: the number for an error below its last digit.
         value: the number.
-        error: how far the true one may be.
+        error: largest difference to the true number.
     """
     decimals = len(text.partition(".")[2])
     if "e" in text or error < 0.5 * 10.0**-decimals:
         return text
     digits = max(0, -math.floor(math.log10(error)))
-    shown = round(value, digits)
-    error += abs(shown - value)
-    return f"{shown:.{digits}f} ±{math.ceil(error * 10.0**digits - 1e-6) / 10.0**digits:.{digits}f}"
+    rounded = round(value, digits)
+    error += abs(rounded - value)
+    return f"{rounded:.{digits}f} ±{math.ceil(error * 10.0**digits - 1e-6) / 10.0**digits:.{digits}f}"

@@ -1,9 +1,11 @@
-"""``ratioscope sync``: delivers from a journal what trackers have not received."""
+"""``ratioscope sync``: delivers from a journal the rows that trackers have not received."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
+
+from ratioscope.metrics.metric import Detail
 
 if TYPE_CHECKING:
     import argparse
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from ratioscope.delivery.sync import Progress
     from ratioscope.journal.targets import Target
 
-_DETAILS = ("headline", "standard", "full")
-
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describes the command."""
@@ -21,12 +21,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sync.add_argument("path", help="a run's output directory, or its journal")
     sync.add_argument("--to", action="append", default=[], metavar="TRACKER", help="a tracker by name (repeatable)")
     sync.add_argument("--run", metavar="ID", help="deliver into the run with this id; needs one --to")
-    sync.add_argument("--detail", choices=_DETAILS, help="which scalars (default: those of the training)")
+    sync.add_argument("--detail", choices=get_args(Detail), help="which scalars (default: those of the training)")
     sync.set_defaults(run_command=run, parser=sync)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does it."""
+    """Runs the command and returns its exit code."""
     from ratioscope.delivery.sync import sync
 
     if arguments.run is not None and len(set(arguments.to)) != 1:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _bar() -> Iterator[Progress | None]:
-    """A progress bar where ``rich`` is installed and somebody looks; the terminal is as before at the end."""
+    """Yields the callback of a progress bar; None without ``rich`` or without a terminal."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -59,9 +59,9 @@ def _bar() -> Iterator[Progress | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console) as bar:
 
-        def show(target: Target, *, delivered: int, missing: int) -> None:
+        def update(target: Target, *, delivered: int, missing: int) -> None:
             if target.id not in tasks:
                 tasks[target.id] = bar.add_task(target.tracker)
             bar.update(tasks[target.id], completed=delivered, total=delivered + missing)
 
-        yield show
+        yield update

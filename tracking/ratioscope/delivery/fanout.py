@@ -1,14 +1,14 @@
-"""Fanout: one record to many trackers, each failing on its own."""
+"""Fanout: sends each record to all trackers and keeps their failures apart."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ratioscope.delivery.background import Background
-from ratioscope.delivery.supply import Supply
+from ratioscope.delivery.sender import Supply
 from ratioscope.journal.targets import mark_all, open_target
 from ratioscope.trackers.rows import RowMaker
 
@@ -25,7 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Sink:
-    tracker: Tracker | Background
+    """Holds one tracker, its run and the counts of its delivery.
+
+    Attributes:
+        tracker: the tracker, wrapped where it is served in the background.
+        run: the context to open it with.
+        target: its entry in the journal; None without a journal.
+        host: returns another framework's live run, None until there is one; None if no framework has one.
+        opened: whether the tracker has its run.
+        delivered: number of rows that the tracker took on the training thread.
+        failed: number of rows that it refused there.
+        waiting: rows and their ids in the journal, from before the tracker had its run.
+        alerts: events to report at the next ``open``.
+    """
+
+    tracker: Tracker
     run: RunContext
     target: Target | None
     host: Callable[[], object | None] | None = None
@@ -41,7 +55,7 @@ class _Sink:
 
 
 class Fanout:
-    """Sends records to trackers.
+    """Sends records and events to trackers.
 
     A tracker whose trainer has not opened its run yet keeps its rows until it has. Scalars that the trainer itself
     reports to a backend are not sent there a second time.
@@ -49,11 +63,11 @@ class Fanout:
     Args:
         trackers: the backends.
         run: the run that they attach to.
-        incidents: where failures are reported.
+        incidents: receives failures.
         detail: which scalars are sent, as in :mod:`ratioscope.metrics.metric`.
         reporters: the trainer's own callback for a backend, by tracker name.
-        hosts: what asks another framework for its live run, by tracker name; a tracker waits until it has one.
-        journal: where records are committed before they come here; None without one.
+        hosts: functions that return another framework's live run, by tracker name; a tracker waits until it has one.
+        journal: the journal that has the records; None without one.
         close_timeout: seconds that ``close`` waits for trackers in the background, all together.
     """
 
@@ -80,17 +94,13 @@ class Fanout:
         self._sinks = [self._sink(tracker, run, (reporters or {}).get(tracker.name), journal) for tracker in trackers]
 
     def open(self) -> None:
-        """Opens what is not open yet. Call it again whenever the trainer may have opened its runs."""
+        """Opens trackers that are not open yet. Call it whenever the trainer may have opened its runs."""
         if os.getpid() != self._pid:  # a forked child has none of our threads and shares the backends' sockets
             return
         for sink in self._sinks:
             if not sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} open"):
-                    if sink.host is not None:
-                        sink.run = replace(sink.run, live=sink.host())
-                    if sink.host is None or sink.run.live is not None:
-                        sink.opened = sink.tracker.open(sink.run)
-                        self._identify(sink)
+                    self._open(sink)
                 if sink.opened and isinstance(sink.tracker, Background):
                     sink.tracker.wake()
             while sink.opened and sink.waiting:
@@ -99,15 +109,14 @@ class Fanout:
                     self._mark([sink], identifier)
             while sink.opened and sink.alerts:
                 with self._incidents.guard(f"{sink.tracker.name} alert"):
-                    alert: Any = getattr(sink.tracker, "alert", None)
-                    alert(sink.alerts.popleft())
+                    sink.tracker.alert(sink.alerts.popleft())
 
     def write(self, record: Record, *, identifier: int | None = None) -> None:
-        """Sends one record to every tracker.
+        """Sends one record to all trackers.
 
         Args:
             record: the window.
-            identifier: its id in the journal; None if it is not there.
+            identifier: the record's id in the journal; None without a journal.
         """
         if os.getpid() != self._pid:
             return
@@ -127,28 +136,28 @@ class Fanout:
         self._mark(taken, identifier)
 
     def alert(self, event: Event) -> None:
-        """Tells an event to each tracker that has ``alert``; from any thread.
+        """Passes an event to each tracker that takes alerts. May be called from any thread.
 
-        A tracker in the background hears of it on its own thread, any other at the next ``open``.
+        A tracker in the background reports it on its own thread, any other at the next ``open``.
         """
         for sink in self._sinks:
             if isinstance(sink.tracker, Background):
                 sink.tracker.alert(event)
-            elif hasattr(sink.tracker, "alert"):
+            elif sink.tracker.takes_alerts:
                 sink.alerts.append(event)
 
     def health(self) -> dict[str, float]:
-        """How delivery stands: rows queued and delivered, and attempts that failed, for each tracker."""
-        state: dict[str, float] = {}
+        """Returns the numbers of rows queued and delivered and of failed attempts, for each tracker."""
+        health: dict[str, float] = {}
         for sink in self._sinks:
-            served = sink.tracker if isinstance(sink.tracker, Background) else sink
-            queued = served.queued() if isinstance(served, Background) else len(served.waiting)
-            at = f"ratioscope/delivery/{sink.tracker.name}"
-            state |= {f"{at}/queued": queued, f"{at}/delivered": served.delivered, f"{at}/failed": served.failed}
-        return state
+            counter = sink.tracker if isinstance(sink.tracker, Background) else sink
+            queued = counter.queued() if isinstance(counter, Background) else len(counter.waiting)
+            counts = {"queued": queued, "delivered": counter.delivered, "failed": counter.failed}
+            health |= {f"ratioscope/delivery/{sink.tracker.name}/{name}": count for name, count in counts.items()}
+        return health
 
     def close(self) -> None:
-        """Closes every tracker, each on its own; all that are slow are waited for at the same time."""
+        """Closes all trackers; waits for those in the background at the same time."""
         if os.getpid() != self._pid:
             return
         self.open()
@@ -164,7 +173,7 @@ class Fanout:
                 self._incidents.report(f"{name} never opened", f"{name} never had a run; {rows} rows were not sent")
 
     def where(self) -> list[str]:
-        """One line for each open tracker: where to look."""
+        """Returns one line for each open tracker: where to look."""
         lines: list[str] = []
         for sink in self._sinks:
             if sink.opened:
@@ -173,33 +182,33 @@ class Fanout:
         return lines
 
     def _sink(self, tracker: Tracker, run: RunContext, reporter: object | None, journal: Journal | None) -> _Sink:
-        # A row that merges into the reporter's own must be handed over before the reporter logs.
         host = self._hosts.get(tracker.name) if reporter is None else None
-        merged = reporter is not None or host is not None
-        inline = not tracker.background or (merged and getattr(tracker, "merges", False))
+        shared = reporter is not None or host is not None
         target = None
         if journal is not None:
             with self._incidents.guard("journal"):
-                attaches: Any = getattr(tracker, "attaches", None)
-                owned = not merged and not (attaches is not None and attaches())
+                owned = not shared and not tracker.attaches()
                 target = open_target(journal, tracker.name, owned=owned, reported=reporter is not None)
-        identity = None if target is None else target.identity
-        context = replace(run, reporter=reporter, identity=identity)
-        if inline:
-            return _Sink(tracker, context, target, host)
-        supply = None if target is None else Supply(target, self._rows, reported=reporter is not None)
-        return _Sink(
-            Background(tracker, self._incidents, supply=supply, timeout=self._close_timeout), context, target, host
-        )
+        context = replace(run, reporter=reporter, identity=None if target is None else target.identity)
+        # A row that merges into the reporter's own must be handed over before the reporter logs.
+        if tracker.background and not (shared and tracker.merges):
+            supply = None if target is None else Supply(target, self._rows, reported=reporter is not None)
+            tracker = Background(tracker, self._incidents, supply=supply, timeout=self._close_timeout)
+        return _Sink(tracker, context, target, host)
 
-    def _identify(self, sink: _Sink) -> None:
-        """Notes which run an inline tracker is attached to; in the background the thread does."""
-        connect: Any = getattr(sink.tracker, "connect", None)
-        if sink.opened and sink.target is not None and connect is not None:
-            sink.target.identify(connect())
+    def _open(self, sink: _Sink) -> None:
+        if sink.host is not None:
+            sink.run = replace(sink.run, live=sink.host())
+            if sink.run.live is None:
+                return
+        sink.opened = sink.tracker.open(sink.run)
+        if sink.opened and sink.target is not None and not isinstance(sink.tracker, Background):
+            identity = sink.tracker.connect()
+            if identity is not None:
+                sink.target.identify(identity)
 
     def _unsent(self, sink: _Sink) -> int:
-        """Rows of a tracker that was never opened."""
+        """Counts the rows of a tracker that was never opened."""
         if sink.target is not None:
             with self._incidents.guard("journal"):
                 return sink.target.count_missing()
@@ -212,7 +221,7 @@ class Fanout:
         sink.waiting.append((identifier, row))
 
     def _write(self, sink: _Sink, row: Row) -> bool:
-        """Whether the tracker took the row."""
+        """Returns whether the tracker took the row."""
         with self._incidents.guard(f"{sink.tracker.name} write"):
             sink.tracker.write(row)
             sink.delivered += 1
@@ -221,7 +230,8 @@ class Fanout:
         return False
 
     def _mark(self, sinks: Sequence[_Sink], identifier: int | None) -> None:
-        """Notes that these trackers have a record, in one commit: each one waits for the interpreter lock."""
+        """Marks a record as delivered to these trackers."""
+        # In one commit, because each statement releases the interpreter lock and may wait to get it back.
         targets = [sink.target for sink in sinks if sink.target is not None]
         if identifier is not None and targets:
             with self._incidents.guard("journal"):

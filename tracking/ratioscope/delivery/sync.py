@@ -1,4 +1,4 @@
-"""Delivering from a journal what trackers have not received."""
+"""Delivery of the rows in a journal that trackers have not received, after the training has ended."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ratioscope.delivery.background import Background
-from ratioscope.delivery.supply import Supply
+from ratioscope.delivery.sender import Sender, Supply
 from ratioscope.incidents import Incidents
 from ratioscope.journal.reader import JournalReader
 from ratioscope.journal.schema import DIRECTORY, FILE, JournalError
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
 
     from ratioscope.journal.targets import Target
 
-PATIENCE_S = 600.0
-"""How long a tracker may take at the end to upload what it was given."""
+UPLOAD_TIMEOUT_S = 600.0
+"""Seconds that a tracker may take at the end to upload its rows."""
 
 
 class Progress(Protocol):
-    """Hears how far a delivery is."""
+    """Progress callback."""
 
     def __call__(self, target: Target, *, delivered: int, missing: int) -> None:
-        """Called before the first batch and after every one."""
+        """Receives the row counts of one target, before the first batch and after each one."""
         ...
 
 
@@ -45,25 +44,25 @@ def sync(
     detail: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Delivers what is missing, oldest first, and notes each batch in the journal, so that it can be broken off.
+    """Delivers missing rows, oldest first. Each batch is marked in the journal, so an interrupted call can be repeated.
 
     Args:
         path: a run's output directory, its ``ratioscope`` subfolder, or the journal file.
-        to: trackers by name; also ones that the training did not report to. Empty for those that it did.
-        run: deliver into the run with this id instead of a new one; with exactly one tracker in ``to``.
+        to: names of trackers, also of ones that the training did not report to; empty for those of the training.
+        run: id of the run to deliver into instead of a new one; requires exactly one tracker in ``to``.
         detail: which scalars are sent; None for those that the training sent.
-        progress: hears how far it is.
+        progress: called before the first batch of each target and after each batch.
 
     Returns:
-        Rows delivered, by tracker.
+        Number of rows delivered, by tracker.
 
     Raises:
         FileNotFoundError: if there is no journal.
-        JournalError: if a training writes the journal, it has no record, or it is none.
+        JournalError: if a training is writing the journal, it has no record, or the file is no journal.
         ValueError: if a tracker's name or the detail is unknown, or ``run`` comes without exactly one tracker.
         ImportError: if a named tracker's package is missing.
-        Exception: what a tracker raises, after the others were served; an ``ExceptionGroup`` if several do. What was
-            delivered until then is noted.
+        Exception: an error of a tracker, raised after the others were served; an ``ExceptionGroup`` if several fail.
+            Rows delivered until then are marked.
     """
     if run is not None and len(set(to)) != 1:
         msg = f"got run={run!r} with trackers {list(to)}; expected exactly one tracker for a run's id"
@@ -71,9 +70,9 @@ def sync(
     wanted = [tracker.name for tracker in resolve(to)] if to else None
     with JournalReader(path) as reader:
         folder, config = _run_directory(reader.path), reader.config()
-    own = config.get("recorder", {})
-    context = RunContext(config=config, output_dir=folder, run_name=own.get("run_name"))
-    rows = RowMaker(detail or own.get("detail", "standard"))
+    settings = config.get("recorder", {})
+    context = RunContext(config=config, output_dir=folder, run_name=settings.get("run_name"))
+    rows = RowMaker(detail or settings.get("detail", "standard"))
     delivered: dict[str, int] = {}
     failures: list[Exception] = []
     with Journal(folder, config=None) as journal:
@@ -97,37 +96,38 @@ def sync(
 
 
 def deliver(target: Target, rows: RowMaker, context: RunContext, progress: Progress | None = None) -> int:
-    """Delivers what one target is missing, on this thread, and returns how many rows that was."""
+    """Delivers the missing rows of one target on this thread and returns their number."""
     (tracker,) = resolve(target.tracker)
-    if not target.count_missing() and not hasattr(tracker, "received"):
+    if not target.count_missing() and not tracker.counts_rows:
         return 0
-    ours = target.owned or target.identity is None  # the trainer's run, unless it was never there
-    served = Background(tracker, Incidents(), supply=Supply(target, rows, reported=target.reported and not ours))
-    tell = progress or _silent
-    tell(target, delivered=0, missing=target.count_missing())
+    # A run of the trainer's counts as new where the trainer never opened it.
+    ours = target.owned or target.identity is None
+    sender = Sender(tracker, Incidents(), supply=Supply(target, rows, reported=target.reported and not ours))
+    report = progress or _no_progress
+    report(target, delivered=0, missing=target.count_missing())
     try:
-        served.attach(replace(context, identity=target.identity, ours=ours, patience=PATIENCE_S))
-        while served.send_batch():
-            tell(target, delivered=served.delivered, missing=target.count_missing())
+        sender.open(replace(context, identity=target.identity, ours=ours, close_timeout=UPLOAD_TIMEOUT_S))
+        sender.connect()
+        while sender.send_rows():
+            report(target, delivered=sender.delivered, missing=target.count_missing())
     except BaseException:
-        with suppress(Exception):  # what went wrong first is what counts
+        with suppress(Exception):  # the first error is the one to raise
             tracker.close()
         raise
-    if getattr(tracker, "keeps_alerts", False):
+    if tracker.keeps_alerts:
         with JournalReader(target.journal.path) as reader:
-            for event in reader.events():
-                served.alert(event)
-        served.tell()
-    served.end()
-    return served.delivered
+            sender.alerts.extend(reader.events())
+        sender.send_alerts()
+    sender.end()
+    return sender.delivered
 
 
-def _silent(target: Target, *, delivered: int, missing: int) -> None:
-    """Nobody listens."""
+def _no_progress(target: Target, *, delivered: int, missing: int) -> None:
+    """Default callback; does nothing."""
 
 
 def _run_directory(file: Path) -> Path:
-    """The output directory of a journal, whatever the working directory and the form of the path.
+    """Returns the absolute output directory of a journal.
 
     Raises:
         JournalError: if the file does not lie where a training writes it.
@@ -140,8 +140,9 @@ def _run_directory(file: Path) -> Path:
 
 
 def _targets(journal: Journal, wanted: Sequence[str] | None, run: str | None) -> list[Target]:
+    """Returns the entries of these trackers in the journal, made if need be; None for all with missing rows."""
     known = stored_targets(journal)
-    if wanted is None:  # a tracker that was passed as an object cannot be made anew
+    if wanted is None:  # a tracker that was passed as an object has no name to make it from
         return [target for target in known if target.tracker in names() and target.count_missing()]
     targets: list[Target] = []
     for name in wanted:

@@ -17,8 +17,8 @@ from ratioscope.report.verdict.verdict import (
     key_figures,
     verdict,
 )
-from ratioscope.report.verdict.worst import token_texts
-from ratioscope.text import count, number, plain, shown
+from ratioscope.runs.worst import parts_of
+from ratioscope.text import count, number, plain, shown, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -175,11 +175,13 @@ def _worst_table(timeline: Timeline) -> Table | None:
     items = timeline.worst.tokens[:MAX_TOKENS]
     table = _table("worst tokens", "step", "d", "id", "position")
     table.columns[0].style, table.columns[0].overflow = "none", "ellipsis"
-    for item in items:
-        texts = token_texts(*item)
-        token = texts.token if len(texts.token) <= _TOKEN_LENGTH else f"{texts.token[:_TOKEN_LENGTH]}…"
-        context = Text(texts.before[-_TOKEN_LENGTH:]).append(token, "bold reverse").append(texts.after[:_TOKEN_LENGTH])
-        table.add_row(context, *map(Text, (texts.step, texts.log_ratio, texts.token_id, texts.position)))
+    for step, split, token in items:
+        before, text, after = parts_of(token)
+        short = text if len(text) <= _TOKEN_LENGTH else f"{text[:_TOKEN_LENGTH]}…"
+        context = Text(before[-_TOKEN_LENGTH:]).append(short, "bold reverse").append(after[:_TOKEN_LENGTH])
+        token_id = "–" if token.token_id is None else str(token.token_id)
+        position = f"{token.position + 1:,} of {token.row_tokens:,}"
+        table.add_row(context, *map(Text, (step_of(step, split), number(token.log_ratio), token_id, position)))
     return table if items else None
 
 

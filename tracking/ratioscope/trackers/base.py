@@ -1,33 +1,38 @@
-"""What a tracker is: one small protocol, so that a backend is one file and a fake is one class."""
+"""Tracker base class, and the two values that a tracker receives: the run's context and rows."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from ratioscope.event import Event
     from ratioscope.record import Record
     from ratioscope.state.histogram import Bins
+
+BATCH = 64
+"""Largest number of rows in one call of ``Tracker.write_many``."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The run that a tracker attaches to, or opens.
+    """Describes the run that a tracker attaches to, or opens.
 
     Attributes:
-        config: what goes beside the run under ``ratioscope``: nested, JSON-able, secrets already redacted.
-        output_dir: where a run of our own keeps its files; None for the backend's default.
-        run_name: name for a run of our own; None for the backend's default.
+        config: settings to store beside the run under ``ratioscope``: nested, JSON-able, secrets already redacted.
+        output_dir: folder for the files of a run that ratioscope opens; None for the backend's default.
+        run_name: name of a run that ratioscope opens; None for the backend's default.
         reporter: the trainer's own callback for this backend; None where the trainer does not report there,
             so that the tracker attaches to a live run of the process or opens one.
-        live: the run to attach to, as its own package made it, where another framework opened it and names it; its
-            rows are at the steps that it is given.
+        live: the run object of the backend's package, where another framework opened the run and passes it on; rows
+            keep the steps that they come with.
         identity: what ``connect`` returned when an earlier process opened this run; None for a new run.
-        patience: seconds that ``close`` may wait for an upload of a run of our own.
-        ours: False if the run that ``identity`` names was opened by a trainer or user, and is theirs to end.
+        close_timeout: seconds that ``close`` may wait for the upload of a run that ratioscope opened.
+        ours: whether ratioscope opened the run that ``identity`` names and must end it.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -37,21 +42,21 @@ class RunContext:
     live: object | None = None
     identity: Mapping[str, str] | None = None
     ours: bool = True
-    patience: float = 8.0
+    close_timeout: float = 8.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One window as a tracker receives it.
+    """Holds one window as a tracker receives it.
 
     Attributes:
         step: the trainer's global step.
         split: ``"train"`` or ``"eval"``.
-        time: seconds since the epoch at which the window was closed; the same at every retry.
+        time: seconds since the epoch at which the window was closed; identical at every retry.
         scalars: finite floats by full key; the split's prefix (``eval/``) is included.
         histograms: even bins by full key, prefix included.
-        record: all that is known of the window, for trackers that draw.
-        logs: the trainer's own log of this step, as the trainer names it; empty where the trainer reports it itself.
+        record: the complete window, for trackers that draw pictures.
+        logs: the trainer's own log of this step under the trainer's names; empty where the trainer reports it itself.
     """
 
     step: int
@@ -64,72 +69,107 @@ class Row:
 
 
 def prefix_of(split: str) -> str:
-    """What stands before the keys of a split: nothing for the training, ``eval/`` for evaluations."""
+    """Returns the prefix of a split's keys: empty for training, ``eval/`` for evaluations."""
     return "" if split == "train" else f"{split}/"
 
 
 def grouped(logs: Mapping[str, float]) -> dict[str, float]:
-    """A trainer's log under ``train/`` and ``eval/``, as transformers' reporters group it for W&B and TensorBoard."""
+    """Puts a trainer's log under ``train/`` and ``eval/``, as transformers' reporters do for W&B and TensorBoard."""
     return {
         f"eval/{key.removeprefix('eval_')}" if key.startswith("eval_") else f"train/{key}": value
         for key, value in logs.items()
     }
 
 
-@runtime_checkable
-class Tracker(Protocol):
-    """One backend. Only the world's rank 0 ever holds one.
+class Tracker(ABC):
+    """Base class of all backends. Only rank 0 of the whole training creates trackers.
 
-    A tracker may raise: the caller reports each kind of failure once, training goes on, and a tracker in the
+    A subclass sets ``name`` and implements ``open``, ``write``, ``close`` and ``where``; everything else has a
+    default. Any method may raise: the first failure of each kind is logged, training continues, and a tracker in the
     background is tried again later.
 
-    A tracker may have further members, which are used where they are present:
-
-    * ``connect() -> Mapping[str, str]``: called on the delivery thread before the first ``write``; opens the run, may
-      wait for a network, and returns what is needed to find the run again (``RunContext.identity`` of a later process).
-    * ``identity``: what ``connect`` will return, as far as it is known after ``open``; it is kept before the run is
-      opened, so that a process that is broken off meanwhile leaves no second run behind.
-    * ``buffers: bool``: True if ``write`` only hands rows on, so that they are not delivered until ``close`` returned
-      without an error, or ``received`` says so.
-    * ``received: int | None``: after ``connect``, how many rows the run already has, for a backend that can tell.
-    * ``write_many(rows)``: sends rows that waited together; sending them again after a failure must do no harm.
-    * ``attaches() -> bool``: whether ``open`` would attach to a run that is live in the process, without a reporter.
-    * ``alert(event)``: tells a person of an :class:`~ratioscope.event.Event` of the diagnosis; called on the thread of
-      ``write``, and again, up to three times, if it raises in the background. Some are no news (``event.is_news``).
-    * ``keeps_alerts: bool``: True if ``alert`` only sets what the run says of itself, so that telling an event again,
-      or long afterwards, does no harm; ``ratioscope sync`` does so.
-    * ``merges: bool``: True if a row becomes part of the reporter's own, so that it cannot be sent in the background
-      where there is a reporter, or another framework's run.
+    Attributes:
+        name: the name in ``report_to``.
+        package: the import that must be available; ``name`` where this is empty.
+        background: True if ``write`` and ``close`` may wait for a network or a picture; they then run on a delivery
+            thread.
+        buffers: True if ``write`` only queues rows. They count as delivered once ``close`` has returned without an
+            error, or once ``received`` confirms them.
+        merges: True if a row becomes part of the row that the trainer's reporter logs; it is then written on the
+            training thread where there is such a reporter or another framework's run.
+        keeps_alerts: True if ``alert`` only sets a state of the run, so that repeating an event, even long afterwards,
+            does no harm; ``ratioscope sync`` then repeats all events.
+        counts_rows: True if ``connect`` sets ``received`` for a backend that can count its rows.
+        identity: what finds the run again, as far as it is known after ``open``. It is stored before the run is
+            opened, so that a process which dies meanwhile leaves no second run behind.
+        received: after ``connect``, the number of rows that the run already has; None if the backend cannot tell.
     """
 
-    @property
-    def name(self) -> str:
-        """The name in ``report_to``."""
-        ...
+    name: str
+    package: str = ""
+    background: bool = False
+    buffers: bool = False
+    merges: bool = False
+    keeps_alerts: bool = False
+    counts_rows: bool = False
+    identity: Mapping[str, str] | None = None
+    received: int | None = None
 
-    @property
-    def background(self) -> bool:
-        """True if ``write`` and ``close`` may wait for a network or a picture: the delivery thread runs them then."""
-        ...
-
+    @abstractmethod
     def open(self, run: RunContext) -> bool:
-        """Attaches to the run that the trainer's reporter opened, else to a live one, else prepares our own.
+        """Attaches to the run that the trainer's reporter opened, else to a live one, else prepares a new one.
 
-        Called on the main thread and must not wait for a network if ``background`` is True.
+        Called on the main thread; must not wait for a network if ``background`` is True.
 
         Returns:
             False if the trainer's reporter has not opened its run yet; the caller asks again later.
         """
-        ...
 
+    @abstractmethod
     def write(self, row: Row) -> None:
         """Sends one window."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
-        """Sends what is held back and finishes the run only if this tracker opened it."""
-        ...
+        """Sends what is held back, and finishes the run only if this tracker opened it. May be called twice."""
 
+    @abstractmethod
     def where(self) -> str:
-        """One line for a person: where this run can be looked at."""
-        ...
+        """Returns one line of text for the user: where this run can be looked at."""
+
+    def attaches(self) -> bool:
+        """Returns whether ``open`` without a reporter would attach to a run that is live in this process."""
+        return False
+
+    def connect(self) -> Mapping[str, str] | None:
+        """Opens the run; called before the first ``write``, on the delivery thread, and may wait for a network.
+
+        Returns:
+            What finds the run again (``RunContext.identity`` of a later process); None if nothing does.
+        """
+        return self.identity
+
+    def write_many(self, rows: Sequence[Row]) -> None:
+        """Sends rows that waited together, at most :data:`BATCH`.
+
+        An override must tolerate repetition: all rows are sent again after a failure.
+        """
+        for row in rows:
+            self.write(row)
+
+    def alert(self, event: Event) -> None:  # noqa: B027 - optional, as its docstring says
+        """Reports an :class:`~ratioscope.event.Event` of the diagnosis; does nothing unless overridden.
+
+        Called on the thread of ``write``; in the background up to three times if it raises. Skip events whose
+        ``is_news`` is False if an alert interrupts a person.
+        """
+
+    @property
+    def takes_alerts(self) -> bool:
+        """True if the class overrides ``alert``; events are not queued for any other."""
+        return type(self).alert is not Tracker.alert
+
+    @property
+    def takes_batches(self) -> bool:
+        """True if the class overrides ``write_many``; rows of any other are marked as delivered one by one."""
+        return type(self).write_many is not Tracker.write_many

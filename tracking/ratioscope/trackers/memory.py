@@ -1,30 +1,31 @@
-"""A tracker that keeps what it receives: the fake for tests, ours and yours."""
+"""Tracker that keeps its rows in memory, for tests."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
+
+from ratioscope.trackers.base import Tracker
 
 if TYPE_CHECKING:
     from ratioscope.event import Event
     from ratioscope.trackers.base import Row, RunContext
 
 
-class MemoryTracker:
-    """Keeps every row in memory.
+class MemoryTracker(Tracker):
+    """Keeps all rows and events in memory.
 
     Example:
         >>> tracker = MemoryTracker()
         >>> recorder = Recorder(report_to=[tracker])  # doctest: +SKIP
 
     Attributes:
-        run: the context it was opened with; None before.
-        rows: what was written, oldest first.
-        events: what the diagnosis told, oldest first.
+        run: the context of ``open``; None before.
+        rows: the rows written so far, oldest first.
+        events: the events of the diagnosis, oldest first.
         closed: whether ``close`` was called.
     """
 
-    name: ClassVar[str] = "memory"
-    background: ClassVar[bool] = False
+    name = "memory"
 
     def __init__(self) -> None:
         self.run: RunContext | None = None
@@ -33,7 +34,7 @@ class MemoryTracker:
         self.closed = False
 
     def open(self, run: RunContext) -> bool:
-        """Remembers the run."""
+        """Stores the run's context."""
         self.run = run
         return True
 
@@ -50,5 +51,5 @@ class MemoryTracker:
         self.closed = True
 
     def where(self) -> str:
-        """One line for a person."""
+        """Returns the number of rows."""
         return f"{len(self.rows)} rows in memory"

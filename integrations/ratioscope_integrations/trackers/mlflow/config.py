@@ -1,11 +1,13 @@
-"""A run's config in MLflow: parameters where there are none yet, changes as a tag, everything as one artifact."""
+"""Config of a run in MLflow: parameters that it lacks, changed values as a tag, and the whole as one artifact."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 from typing import TYPE_CHECKING, Any
+
+from ratioscope.config.flatten import flatten
+from ratioscope_integrations.trackers.names import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,56 +19,42 @@ if TYPE_CHECKING:
 
 CONFIG_ARTIFACT = "ratioscope/config.json"
 CHANGES_TAG = "ratioscope.changed"
-"""Tag of what differs from the parameters: those keep the value of the first time, which MLflow never changes."""
+"""Tag with values that differ from the parameters, which MLflow never changes once they are set."""
 
 FINDING_TAG, FINDINGS_TAG = "ratioscope.finding", "ratioscope.findings"
 
 _BATCH = 100
-_MAX_NAME = 250
 _MAX_VALUE = 6000
 _SHORTER = (500, 250)
-"""Value lengths to try with a server that refuses longer ones: the limits of older MLflow servers."""
+"""Value lengths to try if a server refuses a longer value: the limits of older MLflow servers."""
 _MAX_TAG = 5000
 
 _logger = logging.getLogger("ratioscope")
 
 
-def clean_name(name: str) -> str:
-    """The nearest name that every MLflow server takes; one bad name would make it refuse the whole batch."""
-    parts = [part for part in re.sub(r"[^\w\-. /]", "_", name).split("/") if part]
-    return "/".join(part.replace(".", "_") if set(part) == {"."} else part for part in parts)[:_MAX_NAME] or "_"
-
-
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
-    """The config as dotted parameters under ``ratioscope.``."""
-    flat: dict[str, str] = {}
+    """Returns the config as dotted parameters under ``ratioscope.``, with names and lengths that MLflow accepts."""
+    return {clean_name(path): _text(value)[:_MAX_VALUE] for path, value in flatten(config, "ratioscope").items()}
 
-    def visit(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                visit(f"{prefix}.{key}", inner)
-        else:
-            text = json.dumps(value, default=str) if isinstance(value, list | tuple | dict) else str(value)
-            flat[clean_name(prefix)] = text[:_MAX_VALUE]
 
-    visit("ratioscope", dict(config))
-    return {} if not config else flat
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str) if isinstance(value, list | tuple | dict) else str(value)
 
 
 def finding_tags(event: Event) -> dict[str, str]:
-    """An event as tags: the finding's own, which each later event of it replaces, and how many findings are open."""
-    went = "gone (was " + event.level + ")" if event.status == "gone" else event.level
-    open_now = (event.errors, "error"), (event.warnings, "warning")
-    follows = "" if event.because is None else f" · see {event.because}"
-    said = f"{went}{follows} · {event.evidence}"[: _SHORTER[0] - 30] + f" · step {event.step}"
+    """Returns an event as two tags: the state of its finding, and the number of open findings."""
+    state = "gone (was " + event.level + ")" if event.status == "gone" else event.level
+    counts = (event.errors, "error"), (event.warnings, "warning")
+    same = "" if event.because is None else f" · see {event.because}"
+    text = f"{state}{same} · {event.evidence}"[: _SHORTER[0] - 30] + f" · step {event.step}"
     return {
-        clean_name(f"{FINDING_TAG}.{event.name}"): said,
-        FINDINGS_TAG: ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in open_now),
+        clean_name(f"{FINDING_TAG}.{event.name}"): text,
+        FINDINGS_TAG: ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for n, level in counts),
     }
 
 
 def log_config(client: MlflowClient, run_id: str, config: Mapping[str, Any]) -> None:
-    """Sends the config; what a resumed run has already is left as it was."""
+    """Sends the config. Parameters that a resumed run already has stay as they are."""
     from mlflow.entities import Param
 
     wanted = flat_params(config)
@@ -86,12 +74,12 @@ def _same(present: str, wanted: str) -> bool:
 
 
 def _refused(error: Any) -> bool:
-    """True if the server took the request in and did not like it, so that another form of it may pass."""
+    """Returns whether the server understood and refused the request, so that another form of it may pass."""
     return bool(error.get_http_status_code() == 400)
 
 
 def _log_params(client: MlflowClient, run_id: str, params: list[Param]) -> None:
-    """Sends one batch; if the server refuses it, one parameter at a time, shortened where that helps."""
+    """Sends one batch; if the server refuses it, one parameter at a time, shortened if necessary."""
     from mlflow.entities import Param
     from mlflow.exceptions import MlflowException
 
@@ -105,7 +93,7 @@ def _log_params(client: MlflowClient, run_id: str, params: list[Param]) -> None:
 
 
 def _log_param(client: MlflowClient, run_id: str, forms: list[Param]) -> None:
-    """Sends the first form that the server takes."""
+    """Sends the first form that the server accepts."""
     from mlflow.exceptions import MlflowException
 
     for param in forms:

@@ -1,7 +1,7 @@
 """The shared chart view of an MLflow experiment: quantile fan, modified fractions, ESS, KL and pictures of all runs.
 
-A shared view is a tag of the experiment. MLflow has no interface for writing one, and describes its content nowhere,
-so the command is opt-in and says what it found where it cannot write.
+A shared view is a tag of the experiment. MLflow has no interface for writing one and does not document its content,
+so the command is opt-in, and its errors say why a view cannot be written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from ratioscope_integrations.trackers.mlflow.place import public_uri, server_version
+from ratioscope.metrics.catalogue import PREFIX
+from ratioscope_integrations.trackers.mlflow.server import public_uri, server_version
 
 if TYPE_CHECKING:
     import argparse
@@ -22,30 +23,28 @@ if TYPE_CHECKING:
 HELP = "write a shared chart view into an MLflow experiment, and print its address"
 
 VIEW = "ratioscope"
-"""Id of the view: one for each experiment, written over by the next call."""
+"""Id of the view: one for each experiment; the next call replaces it."""
 TAG = f"mlflow.sharedViewState.{VIEW}"
 
 OLDEST = (3, 15)
-"""The first MLflow that has shared views under a name."""
-
-MAX_TAG = 20_000
-"""Characters that MLflow takes for a tag of an experiment."""
+"""First version of MLflow with named shared views."""
 
 QUANTILES = ("p01", "p05", "p50", "p95", "p99")
-RUNS_SHOWN = 10
-_LOOKED_AT = 50
-"""Newest runs that are asked what they have."""
+RUNS_DISPLAYED = 10
+_MAX_RUNS = 50
+"""Number of newest runs whose metrics decide which charts a view has."""
+_SECTION = {"display": True, "isReordered": False, "deleted": False, "isGenerated": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describes what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("--experiment", required=True, metavar="NAME", help="the experiment's name")
-    where = "where MLflow is (default: MLFLOW_TRACKING_URI, else MLflow's own default)"
-    parser.add_argument("--tracking-uri", metavar="URI", help=where)
+    text = "where MLflow is (default: MLFLOW_TRACKING_URI, else MLflow's own default)"
+    parser.add_argument("--tracking-uri", metavar="URI", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does it; whatever goes wrong is an error with a text, for the command line to print."""
+    """Writes the view and prints its address. Errors carry a text for the command line to print."""
     print(write_view(arguments.experiment, arguments.tracking_uri))
     return 0
 
@@ -54,11 +53,11 @@ def write_view(experiment: str, tracking_uri: str | None = None) -> str:
     """Writes the view.
 
     Args:
-        experiment: its name.
-        tracking_uri: where MLflow is; None for what the environment says.
+        experiment: the experiment's name.
+        tracking_uri: address of the server or store; None for that of the environment.
 
     Returns:
-        The view's address, or the command that starts a server and the address under it.
+        The view's address, preceded by the command that starts a server if there is none.
 
     Raises:
         ImportError: if mlflow is missing.
@@ -75,77 +74,54 @@ def write_view(experiment: str, tracking_uri: str | None = None) -> str:
     uri: str = tracking_uri or mlflow.get_tracking_uri()
     check_version(server_version(uri) or mlflow.__version__, public_uri(uri))
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
-        known = ", ".join(repr(each.name) for each in client.search_experiments(max_results=10))
+    entry = client.get_experiment_by_name(experiment)
+    if entry is None:
+        known = ", ".join(repr(other.name) for other in client.search_experiments(max_results=10))
         msg = f"got --experiment {experiment!r}; {public_uri(uri)} has no experiment of that name, but {known}"
         raise LookupError(msg)
-    client.set_experiment_tag(found.experiment_id, TAG, view(_present(client, found.experiment_id)))
-    path = f"/#/experiments/{found.experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey={VIEW}"
+    client.set_experiment_tag(entry.experiment_id, TAG, view(_present(client, entry.experiment_id)))
+    path = f"/#/experiments/{entry.experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey={VIEW}"
     if uri.startswith(("http://", "https://")):
         return public_uri(uri) + path
     return f"mlflow ui --backend-store-uri {public_uri(uri)}\nThen open http://127.0.0.1:5000{path}"
 
 
 def check_version(version: str, where: str) -> None:
-    """Passes if this version of MLflow has shared views.
+    """Checks that a version of MLflow has shared views.
+
+    Args:
+        version: the server's version, such as ``"3.15.0"``.
+        where: the server's address, for the message.
 
     Raises:
-        RuntimeError: if not.
+        RuntimeError: if it has none.
     """
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        msg = f"got MLflow {version} at {where}; shared views need {oldest} or newer. Everything else that ratioscope "
-        msg += "logs is there without one: charts of each metric, images, and the table"
+        msg = f"got MLflow {version} at {where}; shared views need {oldest} or newer. Everything else that "
+        msg += "ratioscope logs is there without one: charts of each metric, images, and the table"
         raise RuntimeError(msg)
 
 
 def view(present: frozenset[str], *, now: int | None = None) -> str:
-    """The tag's content.
+    """Returns the tag's content.
 
     Args:
-        present: keys of the metrics that the experiment's runs have; a chart of others is left out. Empty for all.
-        now: milliseconds since the epoch.
+        present: keys of the metrics that the experiment's runs have; charts without any are left out. Empty for all.
+        now: milliseconds since the epoch; None for the current time.
     """
     charts: list[dict[str, Any]] = []
     sections: list[dict[str, Any]] = []
-
-    def section(name: str, *parts: dict[str, Any] | None) -> None:
-        shown = [part for part in parts if part is not None]
-        if shown:
-            at = f"{VIEW}-{len(sections)}"
-            sections.append(
-                {
-                    "uuid": at,
-                    "name": name,
-                    "display": True,
-                    "isReordered": False,
-                    "deleted": False,
-                    "isGenerated": False,
-                }
+    for name, candidates in _sections(present):
+        parts = [chart for chart in candidates if chart is not None]
+        if parts:
+            identifier = f"{VIEW}-{len(sections)}"
+            sections.append({"uuid": identifier, "name": name, **_SECTION})
+            charts.extend(
+                {"uuid": f"{identifier}-{index}", "metricSectionId": identifier, **part}
+                for index, part in enumerate(parts)
             )
-            charts.extend({"uuid": f"{at}-{place}", "metricSectionId": at, **p} for place, p in enumerate(shown))
-
-    def lines(*keys: str, log: bool = False) -> dict[str, Any] | None:
-        known = [key for key in keys if key in present or not present]
-        return _lines(known, log=log) if known else None
-
-    def fan(level: str) -> dict[str, Any] | None:
-        return lines(*(f"ratioscope/{level}/raw/{name}" for name in QUANTILES), log=True)
-
-    section("Raw ratio: quantiles (log scale)", fan("token"), fan("sequence"))
-    section(
-        "What the rule changes",
-        lines("ratioscope/modified/low", "ratioscope/modified/high"),
-        lines("ratioscope/ess/raw", "ratioscope/ess/corrected"),
-    )
-    section("Engines' mismatch", lines("ratioscope/kl/k1", "ratioscope/kl/k3"), lines("ratioscope/log_ratio/abs_mean"))
-    section(
-        "Log-ratio: over training, and by step",
-        _images("ratioscope/log_ratio_over_training"),
-        _images("ratioscope/log_ratio"),
-    )
     state = {
         "compareRunCharts": charts,
         "compareRunSections": sections,
@@ -155,17 +131,45 @@ def view(present: frozenset[str], *, now: int | None = None) -> str:
         "hideEmptyCharts": True,
         "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
     }
-    at = int(1000 * time.time()) if now is None else now
-    return json.dumps({"name": VIEW, "createdAt": at, "updatedAt": at, "state": json.dumps(state)})
+    time_ms = int(1000 * time.time()) if now is None else now
+    return json.dumps({"name": VIEW, "createdAt": time_ms, "updatedAt": time_ms, "state": json.dumps(state)})
+
+
+def _sections(present: frozenset[str]) -> list[tuple[str, list[dict[str, Any] | None]]]:
+    """Returns titles and charts; None in place of a chart without any metric."""
+
+    def lines(*keys: str, log: bool = False) -> dict[str, Any] | None:
+        known = [key for key in keys if key in present or not present]
+        return _lines(known, log=log) if known else None
+
+    def fan(level: str) -> dict[str, Any] | None:
+        return lines(*(f"{PREFIX}{level}/raw/{name}" for name in QUANTILES), log=True)
+
+    return [
+        ("Raw ratio: quantiles (log scale)", [fan("token"), fan("sequence")]),
+        (
+            "What the rule changes",
+            [
+                lines(f"{PREFIX}modified/low", f"{PREFIX}modified/high"),
+                lines(f"{PREFIX}ess/raw", f"{PREFIX}ess/corrected"),
+            ],
+        ),
+        ("Engines' mismatch", [lines(f"{PREFIX}kl/k1", f"{PREFIX}kl/k3"), lines(f"{PREFIX}log_ratio/abs_mean")]),
+        (
+            "Log-ratio: over training, and by step",
+            [_images(f"{PREFIX}log_ratio_over_training"), _images(f"{PREFIX}log_ratio")],
+        ),
+    ]
 
 
 def _present(client: MlflowClient, experiment_id: str) -> frozenset[str]:
-    runs = client.search_runs([experiment_id], max_results=_LOOKED_AT)
-    return frozenset(key for found in runs for key in found.data.metrics)
+    """Returns the keys of all metrics that the experiment's newest runs have."""
+    runs = client.search_runs([experiment_id], max_results=_MAX_RUNS)
+    return frozenset(key for run in runs for key in run.data.metrics)
 
 
 def _chart(kind: str) -> dict[str, Any]:
-    return {"type": kind, "runsCountToCompare": RUNS_SHOWN, "deleted": False, "isGenerated": False}
+    return {"type": kind, "runsCountToCompare": RUNS_DISPLAYED, "deleted": False, "isGenerated": False}
 
 
 def _lines(keys: Sequence[str], *, log: bool) -> dict[str, Any]:

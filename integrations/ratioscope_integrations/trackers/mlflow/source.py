@@ -1,4 +1,4 @@
-"""A run read back from MLflow: scalars from its metrics, histograms and events from what the tracker left beside them.
+"""Reader of MLflow runs: scalars from the metrics, histograms and events from the tracker's artifact.
 
 Requires ``mlflow``.
 """
@@ -10,12 +10,14 @@ import math
 from typing import TYPE_CHECKING
 
 from ratioscope.metrics import catalogue
+from ratioscope.metrics.catalogue import PREFIX
 from ratioscope.runs.foreign import adopt
 from ratioscope.runs.foreign.config import config_of
 from ratioscope.runs.timeline import Timeline
-from ratioscope_integrations.trackers.mlflow.artifacts import stored_memory, stored_text
-from ratioscope_integrations.trackers.mlflow.config import CONFIG_ARTIFACT, clean_name
-from ratioscope_integrations.trackers.mlflow.place import public_uri, server_version
+from ratioscope_integrations.trackers.mlflow.artifacts import RunArtifacts
+from ratioscope_integrations.trackers.mlflow.config import CONFIG_ARTIFACT
+from ratioscope_integrations.trackers.mlflow.server import public_uri, server_version
+from ratioscope_integrations.trackers.names import clean_name
 from ratioscope_integrations.trackers.points import count_windows, curves
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from ratioscope_integrations.trackers.points import Point
+from ratioscope_integrations.trackers.points import Point
 
 
 def read(rest: str) -> Timeline:
@@ -43,7 +45,7 @@ def read(rest: str) -> Timeline:
         msg = 'reading a run from MLflow needs mlflow; install it with: pip install "ratioscope[mlflow]"'
         raise ImportError(msg) from error
     uri: str = mlflow.get_tracking_uri()
-    server_version(uri)  # says at once if nobody answers
+    server_version(uri)  # raises at once if no server answers
     client = MlflowClient(uri)
     try:
         client.get_run(rest)
@@ -57,49 +59,49 @@ def read(rest: str) -> Timeline:
 
 
 def address(run_id: str) -> str:
-    """What stands for a run on the command line."""
+    """Returns the address of a run as the command line takes it."""
     return f"mlflow:{run_id}"
 
 
 def read_run(client: MlflowClient, run_id: str) -> Timeline:
-    """Reads a run that there is."""
+    """Reads an existing run."""
     run = client.get_run(run_id)
-    memory = stored_memory(client, run_id)
-    config = stored_text(client, run_id, CONFIG_ARTIFACT)
+    artifacts = RunArtifacts(client, run_id)
+    stored, config = artifacts.stored_windows(), artifacts.text(CONFIG_ARTIFACT)
     timeline = Timeline(
         name=run.info.run_name or run_id,
         source=address(run_id),
         config={} if config is None else json.loads(config),
-        history=memory.histograms,
-        events=sorted(memory.events, key=lambda event: event[0]),
-        windows={split: len(steps) for split, steps in memory.steps.items() if steps},
-        worst=memory.worst,
+        history=stored.histograms,
+        events=sorted(stored.events, key=lambda event: event[0]),
+        windows={split: len(steps) for split, steps in stored.steps.items() if steps},
+        worst=stored.worst,
     )
     points: dict[str, list[Point]] = {}
     for key, name in _names():
         if name in run.data.metrics:
             history = client.get_metric_history(run_id, name)
             points.setdefault(key, []).extend((point.step, point.timestamp, point.value) for point in history)
-    if not any(key.removeprefix("eval/").startswith("ratioscope/") for key in points):  # nor is it a run of ours
+    if not any(key.removeprefix("eval/").startswith(PREFIX) for key in points):  # not a run of ratioscope's
         points = _foreign(client, run)
         timeline.config = timeline.config or config_of(run.data.params)
     timeline.scalars = curves(points)
-    timeline.windows = timeline.windows or count_windows(timeline.scalars)  # an older artifact does not tell
+    timeline.windows = timeline.windows or count_windows(timeline.scalars)  # an older artifact has no steps
     return timeline
 
 
 def _foreign(client: MlflowClient, run: Run) -> dict[str, list[Point]]:
-    """Points of what another trainer logged of the two engines."""
+    """Reads the points of metrics with which another trainer describes the mismatch of the two engines."""
     points: dict[str, list[Point]] = {}
     for name in filter(adopt.is_known, sorted(run.data.metrics)):
         history = client.get_metric_history(run.info.run_id, name)
-        known = points.setdefault("".join(adopt.split_key(name)), [])
-        known += [(point.step, point.timestamp, point.value) for point in history if math.isfinite(point.value)]
+        target = points.setdefault("".join(adopt.split_key(name)), [])
+        target += [(point.step, point.timestamp, point.value) for point in history if math.isfinite(point.value)]
     return points
 
 
 def _names() -> Iterator[tuple[str, str]]:
-    """Key and name in MLflow of each statistic; a trainer has a name of its own for those of evaluations."""
+    """Yields key and MLflow name of each statistic, under both names that evaluations may have."""
     for key in sorted(catalogue.keys("standard")):
         yield key, clean_name(key)
         yield f"eval/{key}", clean_name(f"eval/{key}")

@@ -1,4 +1,4 @@
-"""What an MLflow run keeps beside its metrics, as one artifact: windows, histograms, events and worst tokens."""
+"""Windows, histograms, events and worst tokens of a run, which MLflow keeps as one artifact beside the metrics."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 HISTOGRAMS_ARTIFACT = "ratioscope/histograms.json"
 
 MAX_EVENTS = 1000
-"""Events kept of a run; the oldest go first."""
+"""Number of newest events kept of a run."""
 
 _RECENT = 128
-"""Newest windows that are known one by one: twice what is sent together, so that what is sent again is not counted."""
+"""Newest windows kept one by one, to ignore windows sent again: twice the rows of one call of ``write_many``."""
 
-RUNGS = (-5, -2, 1, 4)
-"""Exponents of the widths that pictures' bins may have, so that most runs share one axis: it ends at about 1, 8, 64
-or 512 nats."""
+BIN_EXPONENTS = (-5, -2, 1, 4)
+"""Exponents of the bin widths that pictures may have. Few, so that most runs share an axis, which ends at about 1, 8,
+64 or 512 nats."""
 
 BEYOND = 0.001
-"""Share of a level's first window that may lie beyond the axis of its pictures."""
+"""Largest share of a level's first window that may lie beyond the axis of its pictures."""
 
-DRAWN = ("token_log_ratio", "sequence_log_ratio")
-"""Histograms that there are pictures of."""
+PLOTTED = ("token_log_ratio", "sequence_log_ratio")
+"""Histograms that get pictures."""
 
 
-def rung(counts: NDArray[np.int64]) -> int:
-    """The finest rung whose axis holds all but 0.1 % of the values; the coarsest if none does."""
-    for exponent in RUNGS[:-1]:
+def choose_exponent(counts: NDArray[np.int64]) -> int:
+    """Returns the smallest of :data:`BIN_EXPONENTS` whose axis holds all but 0.1 % of the values, else the largest."""
+    for exponent in BIN_EXPONENTS[:-1]:
         bins = even_bins(counts, exponent)
         if int(bins.counts[0] + bins.counts[-1]) <= BEYOND * bins.total:
             return exponent
-    return RUNGS[-1]
+    return BIN_EXPONENTS[-1]
 
 
 @dataclass
-class Memory:
-    """A run as its MLflow artifact holds it.
+class StoredWindows:
+    """Holds a run as its MLflow artifact has it.
 
-    Windows come in the order in which they were closed. A training that goes on from a checkpoint repeats steps: its
-    first window then supersedes every earlier one from that step on, of either split. A window that is sent again is
-    taken in once.
+    Windows are added in the order in which they were closed. A training that continues from a checkpoint repeats
+    steps: its first window then supersedes all earlier ones from that step on, of either split. A window that is sent
+    again is ignored.
 
     Attributes:
         histograms: the bins that trackers receive, by key.
@@ -61,7 +61,7 @@ class Memory:
         events: step and text of the newest events.
         steps: the step of each window that is not superseded, by split.
         last: step of the newest window of the training that has statistics.
-        rungs: exponent of the pictures' bins by histogram.
+        exponents: exponent of the pictures' bin width by histogram.
         recent: split, step and time in milliseconds of the newest windows.
         worst: the worst tokens and rows.
     """
@@ -71,12 +71,12 @@ class Memory:
     events: list[tuple[int, str]] = field(default_factory=list)
     steps: dict[str, list[int]] = field(default_factory=dict)
     last: int | None = None
-    rungs: dict[str, int] = field(default_factory=dict)
+    exponents: dict[str, int] = field(default_factory=dict)
     recent: list[tuple[str, int, int]] = field(default_factory=list)
     worst: WorstOfRun = field(default_factory=WorstOfRun)
 
     def add(self, row: Row) -> bool:
-        """Takes a window in; False if it is one of the newest already."""
+        """Adds a window; returns False if it is one of the newest already."""
         identity = (row.split, row.step, int(1000 * row.time))
         if identity in self.recent:
             return False
@@ -85,14 +85,14 @@ class Memory:
             if self.last is not None and row.step <= self.last:
                 self._forget_from(row.step)
             self.last = row.step
-        if row.record.scalars or row.record.events:  # else it is a log of the trainer's without a window
+        if row.record.scalars or row.record.events:  # otherwise the row is a log of the trainer's without a window
             self.steps.setdefault(row.split, []).append(row.step)
         self.events = [*self.events, *((row.step, event) for event in row.record.events)][-MAX_EVENTS:]
         self.worst.add(row.record)
         for key, bins in row.histograms.items():
             self.histograms.add(key, row.step, bins)
-        for key in drawn(row):
-            self.pictures.add(key, row.step, drawn_bins(self, row, key))
+        for key in plotted(row):
+            self.pictures.add(key, row.step, plotted_bins(self, row, key))
         return True
 
     def _forget_from(self, step: int) -> None:
@@ -101,30 +101,27 @@ class Memory:
         self.worst.forget_from(step)
         self.events = [event for event in self.events if event[0] < step]
         for split, steps in self.steps.items():
-            self.steps[split] = [known for known in steps if known < step]
+            self.steps[split] = [earlier for earlier in steps if earlier < step]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists; the steps as runs of even distance."""
+        """Returns plain lists; steps are packed as runs at equal distance."""
         return {
             "histograms": self.histograms.to_json(),
             "pictures": self.pictures.to_json(),
             "events": self.events,
             "steps": {split: _packed(steps) for split, steps in self.steps.items()},
             "last": self.last,
-            "rungs": self.rungs,
+            "rungs": self.exponents,
             "recent": self.recent,
             "worst": self.worst.to_json(),
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Memory:
-        """Inverse of :meth:`to_json`; also takes the artifact of older versions, which has nothing but histograms.
+    def from_json(cls, data: Mapping[str, Any]) -> StoredWindows:
+        """Inverts :meth:`to_json`; also reads artifacts of older versions, which have histograms only.
 
         Raises:
-            AttributeError: if it is something else, as all of the following.
-            KeyError: as above.
-            TypeError: as above.
-            ValueError: as above.
+            AttributeError, KeyError, TypeError, ValueError: if the data has another form.
         """
         if "histograms" not in data:
             return cls(_history(data))
@@ -134,47 +131,47 @@ class Memory:
             events=[(step, text) for step, text in data["events"]],
             steps={split: _unpacked(runs) for split, runs in data["steps"].items()},
             last=data["last"],
-            rungs=dict(data["rungs"]),
+            exponents=dict(data["rungs"]),
             recent=[(split, step, time) for split, step, time in data["recent"]],
             worst=WorstOfRun.from_json(data.get("worst", {})),
         )
 
 
-def drawn(row: Row) -> dict[str, str]:
-    """The histograms of a window to draw, by the key of their pictures' bins: those that the row has values of."""
+def plotted(row: Row) -> dict[str, str]:
+    """Returns the histograms of :data:`PLOTTED` that a row has, by the key of their bins in ``pictures``."""
     prefix = prefix_of(row.split)
-    return {f"{prefix}pictures/{name}": name for name in DRAWN if f"{prefix}ratioscope/hist/{name}" in row.histograms}
+    return {f"{prefix}pictures/{name}": name for name in PLOTTED if f"{prefix}ratioscope/hist/{name}" in row.histograms}
 
 
-def drawn_bins(memory: Memory, row: Row, key: str) -> Bins:
-    """A window's bins for pictures under a key of :func:`drawn`; their width is chosen at the run's first window."""
-    name = drawn(row)[key]
+def plotted_bins(stored: StoredWindows, row: Row, key: str) -> Bins:
+    """Returns a window's bins for pictures under a key of :func:`plotted`; the run's first window chooses the width."""
+    name = plotted(row)[key]
     counts = row.record.counts(name)
-    return even_bins(counts, memory.rungs.setdefault(name, rung(counts)))
+    return even_bins(counts, stored.exponents.setdefault(name, choose_exponent(counts)))
 
 
 def table_steps(last_steps: Sequence[int], limit: int = 12) -> dict[int, int]:
-    """Steps for the rows of a table, such that runs of different length and logging interval share most of them.
+    """Chooses the steps of a table's rows so that runs of different length and logging interval share most of them.
 
     Args:
         last_steps: the last step of each window, ascending; a window reaches back to the one before it.
-        limit: most rows.
+        limit: largest number of rows.
 
     Returns:
-        Position of the window by the step to write beside it: 1, 2, 5, 10, 20, 50 and so on, and the last one.
+        Index of the window by the step that labels its row: 1, 2, 5, 10, 20, 50 and so on, and the last step.
     """
     if not last_steps:
         return {}
     ladder = [factor * 10**power for power in range(len(str(max(1, last_steps[-1])))) for factor in (1, 2, 5)]
     rows: dict[int, int] = {}
     for step in [*(step for step in ladder if step < last_steps[-1]), last_steps[-1]]:
-        position = next(index for index, last in enumerate(last_steps) if last >= step)
-        rows[position] = step
-    return {step: position for position, step in list(rows.items())[-limit:]}
+        index = next(index for index, last in enumerate(last_steps) if last >= step)
+        rows[index] = step
+    return {step: index for index, step in list(rows.items())[-limit:]}
 
 
 def _packed(steps: Sequence[int]) -> list[list[int]]:
-    """Runs of steps at the same distance: first step, distance, number."""
+    """Packs steps as runs at equal distance: first step, distance, number."""
     runs: list[list[int]] = []
     for step in steps:
         if runs and (runs[-1][2] == 1 or step == runs[-1][0] + runs[-1][1] * runs[-1][2]):
@@ -190,5 +187,5 @@ def _unpacked(runs: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _history(data: Mapping[str, Any]) -> History:
-    """The history, without keys that every window was superseded of."""
+    """Reads a history, without keys whose windows have all been superseded."""
     return History.from_json({key: series for key, series in data.items() if series})

@@ -1,6 +1,6 @@
-"""TensorBoard: scalars, raw histograms and the config, in the trainer's own event file where there is one.
+"""TensorBoard: scalars, raw histograms and the config, in the trainer's event file if there is one.
 
-Requires ``tensorboard``. A second writer in the trainer's folder would show as a second, half-empty run.
+Requires ``tensorboard``. A second writer in the trainer's folder would appear as a second, half-empty run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ratioscope.runs.worst import COLUMNS, WorstTables
-from ratioscope.trackers.base import grouped
+from ratioscope.trackers.base import Tracker, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,29 +28,28 @@ if TYPE_CHECKING:
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 """A larger scalar would arrive as infinity."""
 
+_MARKUP = frozenset("&<>|`*_[]()!#\\~")
+"""Characters with a meaning in Markdown or HTML."""
+
 _logger = logging.getLogger("ratioscope")
 
 
-_MARKUP = frozenset("&<>|`*_[]()!#\\~")
+class TensorBoardTracker(Tracker):
+    """Writes through the ``SummaryWriter`` of the trainer's callback, else through a new one."""
 
-
-class TensorBoardTracker:
-    """Writes through the ``SummaryWriter`` of the trainer's callback, else through one of its own."""
-
-    name: ClassVar[str] = "tensorboard"
-    background: ClassVar[bool] = False
-    package: ClassVar[str] = "tensorboard"
+    name = "tensorboard"
+    package = "tensorboard"
 
     def __init__(self) -> None:
         self._reporter: object | None = None
         self._writer: Any = None
-        self._ours_to_close = False
-        self._place = "no run yet"
+        self._owned = False
+        self._location = "no run yet"
         self._worst = WorstTables()
-        self._said = False
+        self._warned = False
 
     def open(self, run: RunContext) -> bool:
-        """Takes the trainer's writer or another framework's, or opens one under ``output_dir`` (``runs`` without one).
+        """Uses the trainer's writer or another framework's, else opens one under ``output_dir`` (``runs`` without one).
 
         Returns:
             False if the trainer reports to TensorBoard and has no writer yet.
@@ -60,12 +59,12 @@ class TensorBoardTracker:
             self._writer = run.live
         elif run.reporter is None:
             self._writer = _own_writer(run)
-            self._ours_to_close = True
+            self._owned = True
         else:
             self._writer = getattr(run.reporter, "tb_writer", None)
         if self._writer is None:
             return False
-        self._place = f"tensorboard --logdir {_log_dir(self._writer)}"
+        self._location = f"tensorboard --logdir {_log_dir(self._writer)}"
         self._writer.add_text("ratioscope/config", f"```json\n{json.dumps(run.config, indent=2, default=str)}\n```")
         return True
 
@@ -74,13 +73,13 @@ class TensorBoardTracker:
         writer = self._current_writer()
         if writer is None:
             return
-        # One event: the queue of a writer holds ten, and to add an eleventh waits for the disk.
+        # All in one event: a writer queues ten, and adding an eleventh waits for the disk.
         values = _summary_of(writer)()
         for key, value in {**row.scalars, **grouped(row.logs)}.items():
             if abs(value) <= _FLOAT32_MAX:
                 values.value.add(tag=key, simple_value=value)
-            elif not self._said:
-                self._said = True
+            elif not self._warned:
+                self._warned = True
                 _logger.warning("TensorBoard holds float32: %s=%g of step %d is left out", key, value, row.step)
         for key, bins in row.histograms.items():
             if bins.total:
@@ -88,11 +87,11 @@ class TensorBoardTracker:
         writer._get_file_writer().add_summary(values, row.step, walltime=row.time)  # opens a file if it has none
         if worst := self._worst.due(row.record):
             writer.add_text("ratioscope/worst_tokens", _markdown(worst), row.step, walltime=row.time)
-        if self._ours_to_close:
-            writer.flush()  # it holds events back for two minutes, and this row is about to count as delivered
+        if self._owned:
+            writer.flush()  # otherwise held back for two minutes, although this row now counts as delivered
 
     def alert(self, event: Event) -> None:
-        """Writes an event as text, below the earlier ones of its finding."""
+        """Writes an event as text, below earlier events of its finding."""
         writer = self._current_writer()
         if writer is not None:
             text = f"**{event.line}**\n\n{event.text}"
@@ -100,33 +99,33 @@ class TensorBoardTracker:
             writer.flush()
 
     def close(self) -> None:
-        """Closes the writer if it is ours; the trainer closes its own."""
+        """Closes the writer if the tracker owns it; the trainer closes its own."""
         writer, self._writer, self._reporter = self._writer, None, None
-        if writer is not None and self._ours_to_close:
+        if writer is not None and self._owned:
             writer.close()
 
     def where(self) -> str:
-        """The command that shows the run."""
-        return self._place
+        """Returns the command that shows the run."""
+        return self._location
 
     def _current_writer(self) -> Any:
-        """The trainer's writer of the moment; at the end of training it closes one and later may open another."""
+        """Returns the trainer's current writer; it closes one at the end of a training and may open another later."""
         if self._reporter is None:
             if self._writer is not None and getattr(self._writer, "file_writer", self._writer) is None:
-                self._ours_to_close = True  # its owner closed it, and it opens a new file by itself
+                self._owned = True  # closed by its owner, a writer opens a new file by itself
             return self._writer
         writer = getattr(self._reporter, "tb_writer", None)
         if writer is None:
-            # A closed SummaryWriter opens a new file in the same folder by itself, and nobody else would close that.
-            self._ours_to_close = True
+            # A closed SummaryWriter opens a new file in the same folder by itself, which nothing else would close.
+            self._owned = True
             return self._writer
-        self._ours_to_close = False
+        self._owned = False
         self._writer = writer
         return writer
 
 
 def _summary_of(writer: Any) -> Any:
-    """The message of a writer's own package: of torch's, or of tensorboardX, which transformers falls back to."""
+    """Returns the message class of a writer's package: torch's, or tensorboardX, the fallback of transformers."""
     package = "tensorboardX" if type(writer).__module__.startswith("tensorboardX") else "tensorboard.compat"
     return import_module(f"{package}.proto.summary_pb2").Summary
 
@@ -140,18 +139,18 @@ def _own_writer(run: RunContext) -> Any:
 
 
 def _folder_name(run_name: str) -> str:
-    """A run's name as one folder's: a slash or dots in it lead nowhere else, and it is no longer than one may be."""
+    """Makes a run's name safe as the name of one folder: without slashes or outer dots, at most 200 bytes."""
     name = re.sub(r"[/\\\x00-\x1f]+", "_", run_name).strip(". ")
     return name.encode()[:200].decode(errors="ignore")
 
 
 def _log_dir(writer: Any) -> str:
-    """Folder of a writer; tensorboardX, which transformers falls back to, has no ``get_logdir``."""
+    """Returns a writer's folder; tensorboardX has no ``get_logdir``."""
     return str(writer.get_logdir() if hasattr(writer, "get_logdir") else writer.logdir)
 
 
 def _markdown(rows: Iterable[Sequence[str | int | float | None]]) -> str:
-    """A table in which any text is only text."""
+    """Returns a Markdown table in which texts are escaped."""
     lines = [COLUMNS, ["---"] * len(COLUMNS), *([_cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -163,10 +162,10 @@ def _cell(value: str | float | None) -> str:
 
 
 def _raw_histogram(bins: Bins) -> dict[str, Any]:
-    """Fields of a ``HistogramProto``, without the empty bins at both ends.
+    """Returns the fields of a ``HistogramProto``, without the empty bins at both ends.
 
-    TensorBoard takes ``min`` for the left edge of the first bin that is not empty and ``max`` for the right edge of
-    the last one, so these are edges here and an outlier does not stretch a bin.
+    TensorBoard uses ``min`` as the left edge of the first non-empty bin and ``max`` as the right edge of the last one.
+    Both are bin edges here, so that an outlier does not stretch a bin.
     """
     occupied = np.flatnonzero(bins.counts)
     first, last = int(occupied[0]), int(occupied[-1])

@@ -1,6 +1,6 @@
-"""A run read from trackio's own database on this machine: scalars of ours, or of another trainer's.
+"""Reader of trackio's database on this machine: ratioscope's scalars, or another trainer's.
 
-Requires ``trackio``. Histograms are left there.
+Requires ``trackio``. Histograms are not read.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _STEPS = ("train/global_step", "step")
 
 
 def read(rest: str) -> Timeline:
-    """Reads a run by its name, of equal names the newest, or by its id.
+    """Reads a run by its id or name; the newest if several have this name.
 
     Args:
-        rest: ``PROJECT/RUN``, what the address has after ``trackio:``.
+        rest: ``PROJECT/RUN``, the part of the address after ``trackio:``.
 
     Raises:
         ImportError: if ``trackio`` is missing.
         ValueError: if the address has another form.
-        LookupError: if there is no such run, or it has nothing of the two engines.
+        LookupError: if there is no such run, or it has no metric of the mismatch.
     """
     project, _, wanted = rest.partition("/")
     if not project or not wanted:
@@ -66,16 +66,16 @@ def _run(project: str, wanted: str) -> Any:
     except ValueError as error:
         msg = f"trackio has no project {project} here; check the name, and TRACKIO_DIR if it is elsewhere"
         raise LookupError(msg) from error
-    found = [run for run in runs if wanted in (run.name, run.id)]
-    if not found:
+    matches = [run for run in runs if wanted in (run.name, run.id)]
+    if not matches:
         names = ", ".join(str(run.name) for run in runs[:8])
         msg = f"trackio's project {project} has no run {wanted}; it has {names or 'none'}"
         raise LookupError(msg)
-    return found[-1]
+    return matches[-1]
 
 
 def _points(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Point]]:
-    """Points by a timeline's key: ours, or where none is ours another trainer's."""
+    """Returns points by a timeline's key: ratioscope's, or another trainer's if there are none."""
     known = catalogue.keys("full")
     ours: dict[str, list[Point]] = {}
     others: dict[str, list[Point]] = {}

@@ -1,4 +1,4 @@
-"""What trackio has of a run, in its own database or on its server."""
+"""Rows of a run that trackio has stored, in its database or on its server."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 def count_rows(run: Run) -> int | None:
-    """Rows that are stored for good; None if that cannot be told, as on a network file system.
+    """Counts the rows that are stored; None if trackio cannot tell, as on a network file system.
 
     Raises:
-        ConnectionError: if the server is away.
+        ConnectionError: if the server does not answer.
     """
     from trackio import utils
     from trackio.sqlite_storage import SQLiteStorage
 
     if run.url is not None:
         return _count_on_server(run)
-    if utils.get_storage_mode() != "sqlite":  # rows are appended to files that the dashboard reads in later
+    if utils.get_storage_mode() != "sqlite":  # rows go to files that the dashboard reads later
         return None
     return SQLiteStorage.get_log_count(run.project, run_id=run.id)
 
 
 def forget_unsent(project: str, run_id: str) -> None:
-    """Drops rows that trackio keeps for a server which did not take them: they come from the journal again.
+    """Drops rows that trackio keeps for a server that did not take them.
 
-    Sent by both they would be there twice.
+    The journal sends these rows again, and trackio would store them twice.
     """
     from trackio.sqlite_storage import SQLiteStorage
 
@@ -40,8 +40,8 @@ def forget_unsent(project: str, run_id: str) -> None:
     SQLiteStorage.clear_pending_logs(project, [key for key, entry in pairs if entry["run_id"] == run_id])
 
 
-def place(run: Run) -> str:
-    """Where a run can be looked at: the command that shows it, or its server."""
+def location(run: Run) -> str:
+    """Returns the command that shows a run, or its server."""
     if run.url is not None:
         return f"{run.url}, project {run.project}, run {run.name}"
     folder = os.environ.get("TRACKIO_DIR")

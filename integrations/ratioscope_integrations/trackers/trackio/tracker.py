@@ -1,9 +1,9 @@
 """trackio: native histograms and scalars, the config under ``ratioscope``.
 
 Requires ``trackio``. Its current run belongs to a context, so the run is looked up once, on the main thread, and every
-call goes to the run itself. ``log`` never waits and never raises: it queues a row, which a thread of trackio's writes
-half a second later to the project's database, or sends to a server, and which is dropped with a warning if that fails.
-So rows of a run of our own count as delivered when the run was finished and the database has them all.
+call goes to the run itself. ``log`` never waits and never raises: it queues a row, which trackio's thread writes half a
+second later to the project's database or sends to a server, and drops with a warning if that fails. So rows of a run
+that the tracker opened count as delivered once the run was finished and the database has them all.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import math
 import os
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from ratioscope.metrics.catalogue import PREFIX
 from ratioscope.runs.worst import COLUMNS, WorstTables
-from ratioscope.trackers.base import grouped
-from ratioscope_integrations.trackers.trackio.store import count_rows, forget_unsent, place
+from ratioscope.trackers.base import Tracker, grouped
+from ratioscope_integrations.trackers.trackio.store import count_rows, forget_unsent, location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,50 +29,44 @@ if TYPE_CHECKING:
     from ratioscope.trackers.base import Row, RunContext
 
 STEP_KEY = "train/global_step"
-"""What transformers' ``TrackioCallback`` puts into every row, so that it can be chosen as the x-axis."""
-WORST_KEY = "ratioscope/worst_tokens"
+"""Key that transformers' ``TrackioCallback`` adds to all rows, so that it can be chosen as the x-axis."""
+WORST_KEY = f"{PREFIX}worst_tokens"
 ROWS_BEFORE = "rows_before"
-"""In the identity of a run that is ours alone: how many rows it had at first."""
+"""Entry of the identity of a run that the tracker opened: its number of rows at first."""
 
 
-class TrackioTracker:
-    """Writes to the run that the trainer or the user opened, else to one of its own."""
+class TrackioTracker(Tracker):
+    """Writes to the run that the trainer or the user opened, else to a new one."""
 
-    name: ClassVar[str] = "trackio"
-    merges: ClassVar[bool] = True
-    package: ClassVar[str] = "trackio"
+    name = "trackio"
+    merges = True
+    counts_rows = True
+    package = "trackio"
 
     def __init__(self) -> None:
         self._context: RunContext | None = None
         self._run: Run | None = None
-        self._opened = False
+        self._owned = False
         self._expected: int | None = None
-        self._place = "no run yet"
+        self._location = "no run yet"
         self._worst = WorstTables()
-        self.identity: Mapping[str, str] | None = None
-        self.received: int | None = None
 
     @property
-    def background(self) -> bool:
-        """False where a run is live: its queue takes a row at once, and rows are to stand among those of its owner."""
+    def background(self) -> bool:  # type: ignore[override]
+        """False if a run is live: its queue takes a row at once, and rows belong among those of its owner."""
         return not self.attaches()
 
-    @property
-    def buffers(self) -> bool:
-        """Whether rows are only queued so far."""
-        return self._opened
-
     def open(self, run: RunContext) -> bool:
-        """Attaches to the live run; where neither trainer nor user opened one, ``connect`` will.
+        """Attaches to the live run; if there is none, ``connect`` opens one.
 
         Returns:
-            False if the trainer reports to trackio and its run is not there yet.
+            False if the trainer reports to trackio and its run does not exist yet.
         """
         live: Any = run.live or _live_run()
         if live is None and run.reporter is not None:
             return False
         self._context = run
-        self._opened = live is None
+        self._owned = self.buffers = live is None
         if live is not None:
             self._attach(live, run)
             self.identity = {"run_id": live.id, "project": live.project, "name": live.name}
@@ -80,20 +75,20 @@ class TrackioTracker:
         return True
 
     def attaches(self) -> bool:
-        """Whether the trainer or the user has a live run."""
+        """Returns whether the trainer or the user has a live run."""
         return _live_run() is not None
 
     def connect(self) -> dict[str, str]:
-        """Opens a run of our own, or continues the one of an earlier process or try.
+        """Opens a new run, or continues that of an earlier process or attempt.
 
-        The run's id is chosen before, and trackio keeps nothing of a run without rows, so that a try that was broken
-        off leaves no second run. How many rows a run of our own has is then believed.
+        The run's id was chosen before, and trackio stores nothing of a run without rows, so an interrupted attempt
+        leaves no second run. ``received`` is then trackio's own count of the run's rows.
 
         Raises:
             ConnectionError: if the server is away.
         """
         if self._run is None and self._context is not None and self.identity is not None:
-            # In a context of its own: trackio finishes the run that is current where a new one is opened.
+            # In a new context, because opening a run finishes the run that is current in the context.
             run = contextvars.Context().run(_start, self._context, self.identity)
             self.identity = {**self.identity, "project": run.project, "name": run.name}
             try:
@@ -121,24 +116,24 @@ class TrackioTracker:
             data[key] = trackio.Histogram(np_histogram=(bins.counts, bins.edges))
         if worst := self._worst.due(row.record):
             data[WORST_KEY] = trackio.Table(columns=list(COLUMNS), data=worst)
-        if self._opened:
+        if self._owned:
             self._run.log(data, step=row.step)
             self._expected = None if self._expected is None else self._expected + 1
         else:
             _log_beside(self._run, data, None if self._context.reporter is not None else row.step)
 
     def alert(self, event: Event) -> None:
-        """Queues an alert, if it is news; trackio prints it, and posts it where a webhook is set."""
+        """Queues an alert if the event is news. Trackio prints it, and posts it if a webhook is set."""
         run_alert: Any = getattr(self._run, "alert", None)  # in trackio since 0.15
         if run_alert is not None and event.is_news:
             from trackio import AlertLevel
 
-            grave = {"warning": AlertLevel.WARN, "error": AlertLevel.ERROR}
-            level = AlertLevel.INFO if event.status == "gone" else grave[event.level]
+            levels = {"warning": AlertLevel.WARN, "error": AlertLevel.ERROR}
+            level = AlertLevel.INFO if event.status == "gone" else levels[event.level]
             run_alert(event.title, event.text, level=level, step=event.step)
 
     def close(self) -> None:
-        """Finishes the run if it is ours; any other is left as it is.
+        """Finishes the run if the tracker opened it; leaves any other as it is.
 
         Raises:
             RuntimeError: if trackio did not store every row.
@@ -146,7 +141,7 @@ class TrackioTracker:
         """
         context, self._context = self._context, None
         run, self._run = self._run, None
-        if run is None or context is None or not self._opened:
+        if run is None or context is None or not self._owned:
             return
         run.finish()
         stored = None if self._expected is None else count_rows(run)
@@ -156,23 +151,23 @@ class TrackioTracker:
             raise RuntimeError(msg)
 
     def where(self) -> str:
-        """The command that shows the run, or the address of its server."""
-        return self._place
+        """Returns the command that shows the run, or the address of its server."""
+        return self._location
 
     def _attach(self, run: Run, context: RunContext) -> None:
         self._run = run
-        self._place = place(run)
+        self._location = location(run)
         config: Any = run.config
         config["ratioscope"] = dict(context.config)
-        if getattr(run, "_config_logged", False):  # the config travels with the first row, which is gone
+        if getattr(run, "_config_logged", False):  # the config travels with the first row, which was sent
             run._config_logged = False
-            for entry in list(getattr(run, "_queued_logs", ())):  # or waits still: of a batch the first config counts
+            for entry in list(getattr(run, "_queued_logs", ())):  # or still waits: the first config of a batch counts
                 if entry.get("config"):
                     entry["config"] = {**entry["config"], "ratioscope": config["ratioscope"]}
 
 
 def _live_run() -> Run | None:
-    """The run of this context; trackio is not imported for it, since whoever opened a run has imported it."""
+    """Returns the run of this context, without importing trackio: opening a run has imported it."""
     module: Any = sys.modules.get("trackio.context_vars")
     return None if module is None else module.current_run.get()
 
@@ -204,12 +199,12 @@ def _start(run: RunContext, identity: Mapping[str, str]) -> Run:
 
 
 def _log_beside(run: Run, data: dict[str, Any], step: int | None) -> None:
-    """Logs into a run of somebody else without moving its own count of steps, which goes on from the highest.
+    """Logs into another owner's run without moving its step counter, which continues from the highest step.
 
     Args:
         run: the run.
         data: the row.
-        step: the row's step; None for that of the row which the run's owner logs next.
+        step: the row's step; None for the step of the row that the owner logs next.
     """
     upcoming: int | None = getattr(run, "_next_step", None)
     run.log(data, step=upcoming if step is None else step)

@@ -1,7 +1,7 @@
-"""The workspace of a W&B project: one view in which a run's correction is seen at a glance and runs are compared.
+"""Workspace view of a W&B project: shows a run's correction at a glance and compares runs.
 
-Requires ``wandb-workspaces``. A key that the trainer reports has ``train/`` in front in W&B, the same key in a run of
-our own has not; a chart asks for both, and W&B draws what there is.
+Requires ``wandb-workspaces``. In W&B, a key that the trainer reports has the prefix ``train/``; in a run that the
+tracker opened it has none. A chart asks for both keys, and W&B plots the one that exists.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ratioscope.metrics import catalogue
 from ratioscope.metrics.catalogue import FRACTION, PREFIX, RAW
 from ratioscope.trackers.registry import names
 from ratioscope.trackers.rows import SHOWN
+from ratioscope_integrations.trackers.wandb.runs import STEP_KEY
 from ratioscope_integrations.trackers.wandb.summaries import TRAIN
-from ratioscope_integrations.trackers.wandb.tracker import STEP_KEY
 
 if TYPE_CHECKING:
     import argparse
@@ -26,14 +26,14 @@ QUANTILES = ("p01", "p05", "p50", "p95", "p99")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describes what the command takes."""
+    """Adds the command's arguments."""
     parser.add_argument("--project", required=True, metavar="ENTITY/PROJECT", help="the project to save the view in")
     parser.add_argument("--name", default=NAME, help=f"the view's name (default: {NAME})")
     parser.add_argument("--dry-run", metavar="FILE", help="write the view's specification there, and ask no server")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Saves the view and prints its address; every call makes a new view.
+    """Saves the view and prints its address; each call makes a new view.
 
     Raises:
         ValueError: if the project is not ``ENTITY/PROJECT``.
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def workspace(entity: str, project: str, *, name: str = NAME) -> Any:
-    """The view as ``wandb_workspaces.workspaces.Workspace``, validated and not saved.
+    """Makes the view as a ``wandb_workspaces.workspaces.Workspace``, validated but not saved.
 
     Raises:
         ImportError: if ``wandb-workspaces`` is missing.
@@ -80,10 +80,10 @@ def workspace(entity: str, project: str, *, name: str = NAME) -> Any:
 
 
 def specification(view: Any) -> dict[str, Any]:
-    """The JSON that W&B is sent, made without a network.
+    """Returns the JSON that W&B receives, made without a network.
 
     Raises:
-        RuntimeError: if this version of ``wandb-workspaces`` cannot tell.
+        RuntimeError: if this version of ``wandb-workspaces`` does not expose it.
     """
     to_model = getattr(view, "_to_model", None)
     if to_model is None:
@@ -161,7 +161,7 @@ def _by_sign() -> list[str]:
 
 
 def _lines(title: str, *keys: str, log: bool = False) -> Any:
-    """A chart over the training step; keys are short for those under ``ratioscope/``."""
+    """Makes a chart over the training step; keys omit ``ratioscope/``."""
     from wandb_workspaces.reports.v2.interface import LinePlot
 
     carried = catalogue.keys("headline")

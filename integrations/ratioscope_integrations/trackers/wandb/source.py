@@ -1,8 +1,8 @@
-"""A run read back from W&B: what was logged there is enough for the report's figures.
+"""Reader of W&B runs, for the report and the command line.
 
-Scalars and histograms are those that were sent, to the last bit. Times are those at which W&B was given a row, events
-are the newest hundred of a run that was ended, and empty parts of the config are not there. Of a run without
-ratioscope, whatever its trainer logged of the two engines is read, and the config as far as TRL's arguments say it.
+Scalars and histograms are bitwise those that were sent. Times are those at which W&B received a row; events are the
+newest hundred of a finished run; empty parts of the config are missing. Of a run without ratioscope, the trainer's own
+metrics of the mismatch are read, and the config as far as TRL's arguments give it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ratioscope.runs.foreign.config import config_of
 from ratioscope.runs.timeline import Timeline
 from ratioscope.state.histogram import Bins
 from ratioscope.trackers.rows import SHOWN
+from ratioscope_integrations.trackers.wandb.runs import STEP_KEY
 from ratioscope_integrations.trackers.wandb.summaries import TRAIN
 from ratioscope_integrations.trackers.wandb.tables import EVENTS
-from ratioscope_integrations.trackers.wandb.tracker import STEP_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,20 +29,20 @@ EVAL = "eval/"
 _HISTOGRAMS = frozenset(f"ratioscope/hist/{name}" for name in SHOWN)
 _KEYS = catalogue.keys("full")
 _STEPS = (STEP_KEY, "training/global_step", "train/step", "training_step", "step", "_step")
-"""Where trainers keep their step, the likeliest first; the last is W&B's own."""
+"""Keys of a trainer's step, the most likely first; the last is W&B's own."""
 
 
 def read(rest: str) -> Timeline:
     """Reads a run.
 
     Args:
-        rest: ``ENTITY/PROJECT/RUN``, the run by its id; what the address has after ``wandb:``.
+        rest: ``ENTITY/PROJECT/RUN``, the part of the address after ``wandb:``; ``RUN`` is the run's id.
 
     Raises:
         ImportError: if ``wandb`` is missing.
         ValueError: if the address has another form.
-        LookupError: if there is no such run, or it has nothing of the two engines.
-        wandb.Error: if W&B cannot be asked, as without a login.
+        LookupError: if there is no such run, or it has no metric of the mismatch.
+        wandb.Error: if W&B refuses, for example without a login.
     """
     parts = rest.strip("/").split("/")
     if len(parts) != 3 or not all(part.strip() for part in parts):
@@ -78,59 +78,60 @@ def _run(path: str) -> Any:
 
 
 def _fill(timeline: Timeline, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Adds the live rows in the order of their steps: ratioscope's, or of a run without any those of its trainer."""
-    own, others = _Live(), _Live()
-    for place, row in enumerate(rows):
+    """Adds the rows that count, in the order of steps: ratioscope's, or the trainer's if there are none."""
+    own, others = _Windows(), _Windows()
+    for order, row in enumerate(rows):
         step = _number(row, (STEP_KEY,))
         if step is not None:
             for split in ("train", "eval"):
-                own.add(row, step, place, split, *_statistics(row, split))
+                own.add(_Window(step, order, split, _time(row), *_statistics(row, split)))
         step = _number(row, _STEPS)
         if step is not None and not own:
             for split, scalars in adopt.scalars_of(row).items():
-                others.add(row, step, place, split, scalars, {})
-    for window in (own or others).windows():
+                others.add(_Window(step, order, split, _time(row), scalars, {}))
+    for window in (own or others).in_order():
         timeline.add(window.step, window.split, window.time, window.scalars, window.histograms)
 
 
-class _Live:
-    """Rows that no later one supersedes.
+class _Window(NamedTuple):
+    step: int
+    order: int
+    split: str
+    time: float
+    scalars: dict[str, float]
+    histograms: dict[str, Bins]
 
-    A row is dead if a later row of its split has no greater step, or one of the training has a smaller one: the
-    training was resumed from before it.
+
+class _Windows:
+    """Windows that no later one supersedes.
+
+    A window is superseded if a later one of its split has no greater step, or if a later one of the training has a
+    smaller step, because the training was then resumed from before it.
     """
 
     def __init__(self) -> None:
-        self._live: dict[str, list[_Window]] = {"train": [], "eval": []}
+        self._by_split: dict[str, list[_Window]] = {"train": [], "eval": []}
 
     def __bool__(self) -> bool:
-        return any(self._live.values())
+        return any(self._by_split.values())
 
-    def add(
-        self,
-        row: Mapping[str, Any],
-        step: int,
-        place: int,
-        split: str,
-        scalars: dict[str, float],
-        histograms: dict[str, Bins],
-    ) -> None:
-        """Appends a row's part of a split, if there is any."""
-        if not scalars and not histograms:
+    def add(self, window: _Window) -> None:
+        """Adds a window unless it is empty, and drops those that it supersedes."""
+        if not window.scalars and not window.histograms:
             return
-        _drop(self._live[split], step)
-        if split == "train":
-            _drop(self._live["eval"], step + 1)
-        time = float(row.get("_timestamp") or 0.0)
-        self._live[split].append(_Window(step, place, split, time, scalars, histograms))
+        _drop(self._by_split[window.split], window.step)
+        if window.split == "train":
+            _drop(self._by_split["eval"], window.step + 1)
+        self._by_split[window.split].append(window)
 
-    def windows(self) -> list[_Window]:
-        """In the order of their steps."""
-        return sorted(self._live["train"] + self._live["eval"], key=lambda window: (window.step, window.place))
+    def in_order(self) -> list[_Window]:
+        """Returns the windows in the order of steps."""
+        windows = self._by_split["train"] + self._by_split["eval"]
+        return sorted(windows, key=lambda window: (window.step, window.order))
 
 
 def _number(row: Mapping[str, Any], keys: Iterable[str]) -> int | None:
-    """The first of these that is a finite number."""
+    """Returns the value of the first key that has a finite number."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, int | float) and math.isfinite(value):
@@ -138,23 +139,18 @@ def _number(row: Mapping[str, Any], keys: Iterable[str]) -> int | None:
     return None
 
 
-class _Window(NamedTuple):
-    step: int
-    place: int
-    split: str
-    time: float
-    scalars: dict[str, float]
-    histograms: dict[str, Bins]
+def _time(row: Mapping[str, Any]) -> float:
+    return float(row.get("_timestamp") or 0.0)
 
 
 def _drop(windows: list[_Window], step: int) -> None:
-    """Removes those from a step on."""
+    """Removes windows from a step on."""
     while windows and windows[-1].step >= step:
         windows.pop()
 
 
 def _statistics(row: Mapping[str, Any], split: str) -> tuple[dict[str, float], dict[str, Bins]]:
-    """A split's finite scalars and histograms by the timeline's keys, whoever reported them."""
+    """Returns a split's finite scalars and histograms by the timeline's keys, reported by tracker or trainer."""
     reported, prefix = (EVAL, EVAL) if split == "eval" else (TRAIN, "")
     scalars: dict[str, float] = {}
     histograms: dict[str, Bins] = {}
@@ -170,7 +166,7 @@ def _statistics(row: Mapping[str, Any], split: str) -> tuple[dict[str, float], d
 
 
 def _bins(value: Any) -> Bins | None:
-    """A histogram as W&B gives it back: with all edges, or packed as start, width and number of bins."""
+    """Reads a histogram of W&B's: with all edges, or packed as start, width and number of bins."""
     data = _mapping(value)
     counts, packed = data.get("values"), _mapping(data.get("packedBins"))
     if counts is None or not len(counts):
@@ -185,5 +181,5 @@ def _bins(value: Any) -> Bins | None:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """W&B's summary and config hand nested mappings out as objects of their own."""
+    """Copies a mapping of W&B's summary or config, whose nested mappings are not dicts; empty for anything else."""
     return dict(value.items()) if hasattr(value, "items") else {}

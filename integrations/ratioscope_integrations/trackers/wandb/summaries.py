@@ -1,7 +1,7 @@
-"""Which smallest, largest and mean values W&B keeps of a statistic beside its last one, for its runs table to sort by.
+"""Summaries (smallest, largest, mean) that W&B keeps of a statistic beside its last value, to sort its runs table by.
 
-A metric is defined by its exact name and only if it is ours: W&B lets an exact name win over a glob, so a glob of ours
-could take another's metric away from the axis that its owner chose.
+Metrics are defined by exact names, and only ratioscope's own: a glob could take another's metric away from the axis
+that its owner chose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import wandb
 
 TRAIN = "train/"
-"""What transformers' ``WandbCallback`` puts in front of a key of the trainer's log."""
+"""Prefix that transformers' ``WandbCallback`` adds to keys of the trainer's log."""
 
 _LOW_IS_BAD = (
     f"{RAW}/min",
@@ -45,28 +45,28 @@ SUMMARIES: dict[str, str] = {
     **dict.fromkeys(_HIGH_IS_BAD, "max,last"),
     **dict.fromkeys(_SHARE, "max,mean,last"),
 }
-"""For each statistic whose extreme matters, what W&B keeps of it."""
+"""W&B's ``summary`` argument for each statistic whose extreme matters."""
 
 
 class Summaries:
-    """Defines the metrics of one run as they first appear.
+    """Defines the metrics of one run when they first appear.
 
     Args:
         run: a live run.
-        step_metric: the axis that the run's own glob gives every metric, which an exact name has to repeat; None
-            where the run has no such glob of ours or of transformers'.
-        riding: that the headline comes through the trainer's log and is never seen here.
+        step_metric: the axis that the run's glob gives all metrics, which an exact name has to repeat; None if the run
+            has no such glob.
+        headline_reported: whether the trainer logs the headline, so that it never passes through the tracker.
     """
 
-    def __init__(self, run: wandb.Run, *, step_metric: str | None, riding: bool) -> None:
+    def __init__(self, run: wandb.Run, *, step_metric: str | None, headline_reported: bool) -> None:
         self._run = run
         self._axis = step_metric
         self._known: set[str] = set()
-        if riding:
+        if headline_reported:
             self.define(TRAIN + key for key in sorted(catalogue.keys("headline")))
 
     def define(self, keys: Iterable[str]) -> None:
-        """Defines those that were not seen before and have a summary; to be called before their first value."""
+        """Defines new metrics that have a summary. Call it before their first value is logged."""
         for key in keys:
             if key in self._known:
                 continue

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ratioscope.config.lookup import is_unknown, lookup
 from ratioscope.incidents import log
-from ratioscope.trackers.base import grouped
+from ratioscope.trackers.base import Tracker, grouped
 from ratioscope.trackers.registry import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ratioscope.trackers.base import Row, RunContext, Tracker
+    from ratioscope.trackers.base import Row, RunContext
 
 
 def report_to_of(tracking: Any) -> list[str | Tracker]:
@@ -46,7 +46,7 @@ def live_runs(tracking: Any) -> dict[str, Callable[[], object | None]]:
     return {name: partial(_itself, run) for name, run in runs.items() if run is not None and not is_unknown(run)}
 
 
-class ThroughTracking:
+class ThroughTracking(Tracker):
     """Sends scalars through ``Tracking.log`` to loggers that ratioscope has no tracker for.
 
     The ``Tracking`` is not kept alive: verl ends its loggers when the last reference goes.
@@ -57,7 +57,6 @@ class ThroughTracking:
     """
 
     name = "verl"
-    background = False
 
     def __init__(self, tracking: Any, loggers: Iterable[str]) -> None:
         self._tracking = weakref.ref(tracking)

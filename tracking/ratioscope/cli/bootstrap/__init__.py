@@ -1,3 +1,3 @@
-"""What ``ratioscope run`` has Python start with."""
+"""The folder that ``ratioscope run`` puts on a program's PYTHONPATH."""
 
 from __future__ import annotations

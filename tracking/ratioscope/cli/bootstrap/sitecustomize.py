@@ -1,7 +1,7 @@
-"""What ``ratioscope run`` puts into every Python process of the program it starts.
+"""Start-up module of ``ratioscope run`` for every Python process of the program.
 
-Python imports a module of this name at its start. It only arranges for a function to be called once a certain module
-has been imported; most processes of a program never import it, and then nothing happens. Standard library only.
+Python imports a module with this name at its start. This one arranges only that a function is called after the import
+of a certain module; most processes of a program never import that module. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ VARIABLE = "RATIOSCOPE_RUN"
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Finds the modules that are waited for, each once, by whatever finder comes after this one."""
+    """Finds each awaited module once, through the finders after this one."""
 
     def __init__(self, after: dict[str, str], options: dict[str, object]) -> None:
         self._after, self._options = after, options
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # the protocol of finders
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         function = self._after.pop(fullname, None)
         spec = None if function is None else importlib.util.find_spec(fullname)
@@ -50,11 +53,11 @@ class _Waiting(importlib.abc.MetaPathFinder):
             except Exception as error:
                 warnings.warn(f"ratioscope could not be attached and records nothing: {error!r}", stacklevel=2)
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]  # this loader is of this module alone
+        loader.exec_module = exec_module  # type: ignore[method-assign]  # a loader belongs to one module
 
 
-def _stand_aside() -> None:
-    """Has the machine's own module of this name, which this one hides, run as it would have."""
+def _run_shadowed() -> None:
+    """Runs the system's own sitecustomize, which this file shadows."""
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != here]
     own = sys.modules.pop(__name__)
@@ -64,12 +67,12 @@ def _stand_aside() -> None:
         sys.modules[__name__] = own
 
 
-def _begin() -> None:
-    order = json.loads(os.environ.get(VARIABLE, "{}"))
-    if order.get("after"):
-        sys.meta_path.insert(0, _Waiting(order["after"], order["options"]))
+def _install() -> None:
+    request = json.loads(os.environ.get(VARIABLE, "{}"))
+    if request.get("after"):
+        sys.meta_path.insert(0, _Waiting(request["after"], request["options"]))
 
 
 if __name__ == "sitecustomize":
-    _stand_aside()
-    _begin()
+    _run_shadowed()
+    _install()

@@ -30,19 +30,7 @@ _QUANTILES = {"p99": "dot", "p95": "dash", "p50": "solid", "p05": "dash", "p01":
 
 @dataclass(frozen=True)
 class _HeatMap:
-    """Everything that one heat map is drawn from.
-
-    Attributes:
-        run: the run.
-        series: windows of the histogram.
-        level: ``"token"`` or ``"sequence"``.
-        key: key of the panel.
-        group: group of the panel; empty for a single run.
-        columns: most columns; more windows are pooled.
-        points: most points of a quantile line.
-        span: first and last step of all runs; None for a single run.
-        note: difference to the other runs' maps; empty for none.
-    """
+    """Everything that one heat map is drawn from; columns and points are upper limits."""
 
     run: RunStyle
     series: Series
@@ -51,7 +39,7 @@ class _HeatMap:
     group: str
     columns: int
     points: int
-    span: tuple[int, int] | None
+    span: tuple[int, int] | None  # first and last step of all runs; None for a single run
     note: str
 
 

@@ -19,7 +19,8 @@ from ratioscope._version import __version__
 from ratioscope.report.figures.panel import Panel
 from ratioscope.report.page.values import Group
 from ratioscope.report.verdict.cause import location
-from ratioscope.text import number, plain, shown
+from ratioscope.runs.worst import parts_of, row_name
+from ratioscope.text import number, plain, shown, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"plain": _plain, "number": number, "shown_as": _shown_as, "location": location}
+    environment.filters |= {"plain": _plain, "number": number, "shown_as": _shown_as, "step_of": step_of}
+    environment.filters |= {"location": location, "parts_of": parts_of, "row_name": row_name}
     environment.tests |= {"panel": _is_panel, "group_of_figures": _is_group}
     return environment
 

@@ -77,7 +77,7 @@ def compare_html(timelines: Sequence[Timeline]) -> str:
     comparison = Comparison(
         title=f"{len(runs)} runs compared · ratioscope",
         runs=runs,
-        lead=first_to_drift(timelines),
+        first_to_drift=first_to_drift(timelines),
         facts=_facts(timelines, diagnoses),
         values=differences(timelines),
         settings=config_differences(timelines),

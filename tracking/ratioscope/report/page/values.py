@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratioscope.diagnosis.causes import CAUSES
 from ratioscope.metrics.catalogue import CATALOGUE
@@ -12,7 +11,7 @@ from ratioscope.report.figures.heat import TITLES
 from ratioscope.report.figures.panel import Absent, Panel
 from ratioscope.report.verdict.cause import grave, nothing_found, reasons
 from ratioscope.report.verdict.verdict import Exclusion, ForeignFigure, KeyFigure, Line, excluded, verdict
-from ratioscope.report.verdict.worst import CompletionTexts, TokenTexts, completion_texts, token_texts
+from ratioscope.runs.worst import TokenAt
 from ratioscope.text import count, plain
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ratioscope.report.figures.style import RunStyle
     from ratioscope.report.verdict.comparison import ConfigDifference, Difference
     from ratioscope.runs.timeline import Timeline
+    from ratioscope.runs.worst import RowAt
 
 MAX_CONFIG = 200_000
 """Characters of a displayed config at most."""
@@ -39,17 +39,8 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class RunDetails:
-    """Verdict, exclusions, events and config of a run.
-
-    Attributes:
-        lines: the verdict.
-        excluded: tokens and completions that no statistic includes.
-        events: step and text of the newest events.
-        events_title: number of events, in words.
-        config: the run config as JSON, cut to :data:`MAX_CONFIG` characters; empty for none.
-    """
+class RunDetails(NamedTuple):
+    """Verdict, exclusions, newest events and config (as JSON; empty for none) of a run."""
 
     lines: list[Line]
     excluded: list[Exclusion]
@@ -74,32 +65,18 @@ def _config_text(config: Mapping[str, Any]) -> str:
     return text if len(text) <= MAX_CONFIG else f"{text[:MAX_CONFIG]}\n… cut after {MAX_CONFIG:,} characters"
 
 
-@dataclass(frozen=True)
-class CauseSection:
-    """The section on the cause of a mismatch.
-
-    Attributes:
-        notes: sentences about the diagnosis as a whole.
-        findings: the findings, the gravest first.
-        reasons: names of the causes that could not be checked, by reason.
-        n_unchecked: number of causes that could not be checked.
-        passed: name and meaning of the causes that were checked and not found.
-    """
+class CauseSection(NamedTuple):
+    """Diagnosis of a run: names of unchecked causes by reason, name and meaning of the causes not found."""
 
     notes: list[str]
     findings: Sequence[Finding]
-    reasons: Mapping[str, Sequence[str]]
+    unchecked: Mapping[str, Sequence[str]]
     n_unchecked: int
     passed: list[tuple[str, str]]
 
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis, *, scalars_only: bool) -> CauseSection:
-        """Collects the section.
-
-        Args:
-            diagnosis: the diagnosis.
-            scalars_only: whether the run was read without a journal.
-        """
+        """Collects the section; ``scalars_only`` for a run that was read without a journal."""
         notes = []
         if scalars_only:
             notes.append(
@@ -115,38 +92,22 @@ class CauseSection:
         return cls(notes, diagnosis.findings, reasons(diagnosis), len(diagnosis.not_checked), passed)
 
 
-@dataclass(frozen=True)
-class SweepSection:
-    """The section on other thresholds.
-
-    Attributes:
-        id: of the section.
-        advice: the recommendation; empty for none.
-        entry: the figure, or the reason why there is none.
-    """
+class SweepSection(NamedTuple):
+    """Recommendation of the sweep (empty for none), and its figure."""
 
     id: str
     advice: str
     entry: Panel | Absent
 
 
-@dataclass(frozen=True)
-class WorstSection:
-    """The section on the worst tokens and completions.
+class WorstSection(NamedTuple):
+    """Worst tokens and completions of a run, and of its last window of training."""
 
-    Attributes:
-        has_texts: whether the texts of the tokens are known, or not even their ids.
-        tokens: worst tokens of the run.
-        last_title: title of the last window's table; empty for none.
-        last_tokens: worst tokens of the last window.
-        completions: worst completions of the run.
-    """
-
-    has_texts: bool
-    tokens: list[TokenTexts]
+    texts_missing: bool
+    tokens: Sequence[TokenAt]
+    rows: Sequence[RowAt]
     last_title: str
-    last_tokens: list[TokenTexts]
-    completions: list[CompletionTexts]
+    last_tokens: Sequence[TokenAt]
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> WorstSection | None:
@@ -155,55 +116,23 @@ class WorstSection:
         if not run.tokens:
             return None
         tokens = [item.token for item in run.tokens]
-        has_texts = any(t.text is not None for t in tokens) or all(t.token_id is None for t in tokens)
-        return cls(
-            has_texts,
-            [token_texts(*item) for item in run.tokens],
-            f"Last window: {count(len(last.tokens), 'token')} of step {last.step:,}" if last else "",
-            [token_texts(last.step, "train", token) for token in last.tokens] if last else [],
-            [completion_texts(*item) for item in run.rows],
-        )
+        # Without ids there was nothing to decode.
+        missing = all(t.text is None for t in tokens) and any(t.token_id is not None for t in tokens)
+        title = f"Last window: {count(len(last.tokens), 'token')} of step {last.step:,}" if last else ""
+        last_tokens = [TokenAt(last.step, "train", token) for token in last.tokens] if last else []
+        return cls(missing, run.tokens, run.rows, title, last_tokens)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Figures that are placed side by side in one card.
-
-    Attributes:
-        title: of the card.
-        first: the first figure that could be drawn, whose sentence describes all of them; None if none could.
-        entries: the figures, and the reasons for missing ones.
-    """
+class Group(NamedTuple):
+    """Figures that one card shows side by side; the sentence of the first drawn one describes all of them."""
 
     title: str
     first: Panel | None
     entries: list[Panel | Absent]
 
 
-@dataclass(frozen=True)
-class Definition:
-    """The statistics of a figure or a group.
-
-    Attributes:
-        id: anchor of the definition.
-        title: title of the figure or the group.
-        meanings: meaning of each statistic, by key.
-    """
-
-    id: str
-    title: str
-    meanings: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The section of the figures.
-
-    Attributes:
-        notices: sentences on runs with little or no data.
-        any_drawn: whether there is a figure to draw.
-        cards: figures, missing figures and groups, in the order of the page.
-    """
+class Figures(NamedTuple):
+    """Figures in the order of the page, after notices on runs with little or no data."""
 
     notices: list[str]
     any_drawn: bool
@@ -223,19 +152,25 @@ class Figures:
         return cls(notices, any(isinstance(entry, Panel) for entry in entries), list(cards.values()))
 
 
-def definitions(entries: Iterable[Panel | Absent]) -> list[Definition]:
+class Definition(NamedTuple):
+    """Meaning of each statistic of a figure or group, by key."""
+
+    id: str
+    title: str
+    meanings: dict[str, str]
+
+
+def definitions(panels: Iterable[Panel]) -> list[Definition]:
     """Returns the definitions of all drawn statistics, in the words of the catalogue."""
     found: dict[str, Definition] = {}
-    for panel in entries:
-        if isinstance(panel, Panel):
-            title = _GROUP_TITLES.get(panel.group, panel.title)
-            definition = found.setdefault(panel.link, Definition(panel.link[1:], title, {}))
-            definition.meanings.update({key: _MEANINGS[key] for key in panel.metrics if key in _MEANINGS})
+    for panel in panels:
+        title = _GROUP_TITLES.get(panel.group, panel.title)
+        definition = found.setdefault(panel.link, Definition(panel.link[1:], title, {}))
+        definition.meanings.update({key: _MEANINGS[key] for key in panel.metrics if key in _MEANINGS})
     return list(found.values())
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The report of a run; sections that are None or empty are left out."""
 
     title: str
@@ -252,25 +187,12 @@ class Report:
     definitions: list[Definition]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The comparison of several runs.
-
-    Attributes:
-        title: of the page.
-        runs: name and colour of each run.
-        lead: the run that drifted first, in a sentence.
-        facts: name of each fact of the runs, with its text for each run.
-        values: key figures side by side.
-        settings: settings that differ.
-        figures: the figures.
-        definitions: of the figures.
-        details: of each run.
-    """
+class Comparison(NamedTuple):
+    """The comparison of runs: the first to drift in a sentence, then facts, values and settings for each run."""
 
     title: str
     runs: list[RunStyle]
-    lead: str
+    first_to_drift: str
     facts: list[tuple[str, list[str]]]
     values: list[Difference]
     settings: list[ConfigDifference]

@@ -1,9 +1,16 @@
-"""How commands read ranges: of steps, and of bounds to try."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
+
+from ratioscope.runs import ACCEPTED
+from ratioscope.text import plain
+
+PATH_HELP = ACCEPTED
+"""Help of an argument that names a run."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Steps:
         return f"steps from {self.first}" if self.last is None else f"steps {self.first} to {self.last}"
 
     def to_json(self) -> list[int | None]:
-        """Both ends."""
+        """Returns both ends."""
         return [self.first, self.last]
 
 
@@ -35,7 +42,7 @@ def parse_steps(text: str) -> Steps:
     """Reads ``100:200``, ``100:``, ``:200`` or ``100``.
 
     Raises:
-        argparse.ArgumentTypeError: if it is none of these.
+        argparse.ArgumentTypeError: if the text has none of these forms.
     """
     first, colon, last = text.partition(":")
     try:
@@ -46,3 +53,29 @@ def parse_steps(text: str) -> Steps:
         msg = f"got {text!r}; expected steps as 100:200, 100:, :200 or 100"
         raise argparse.ArgumentTypeError(msg)
     return Steps(*ends)
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--steps``."""
+    parser.add_argument("--steps", type=parse_steps, default=Steps(), metavar="A:B", help="only these windows")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_outputs(parser: argparse.ArgumentParser, example: str) -> None:
+    """Adds the options for a page and for PNG files."""
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"write a page, such as {example}")
+    parser.add_argument("--png", type=Path, metavar="FOLDER", help="write every figure as PNG")
+
+
+def sentence(text: str) -> str:
+    """Makes the description of a command out of its help."""
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def failure(error: BaseException) -> str:
+    """Puts type and message of an error on one line."""
+    return f"{type(error).__name__}: {plain(' '.join(str(error).split()))}"

@@ -1,0 +1,178 @@
+"""Sender: sends to one tracker, on the calling thread, the rows that it lacks, and marks them in the journal."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ratioscope.trackers.base import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ratioscope.event import Event
+    from ratioscope.incidents import Incidents
+    from ratioscope.journal.targets import Target
+    from ratioscope.trackers.base import Row, RunContext, Tracker
+    from ratioscope.trackers.rows import RowMaker
+
+ALERT_TRIES = 3
+"""Attempts to send one event to a tracker that fails."""
+
+
+class Supply:
+    """Reads from the journal the rows that a tracker lacks.
+
+    Args:
+        target: the tracker's entry in the journal.
+        rows: makes rows of records.
+        reported: whether the trainer itself reports the headline to this tracker.
+    """
+
+    def __init__(self, target: Target, rows: RowMaker, *, reported: bool) -> None:
+        self.target = target
+        self._rows = rows
+        self._reported = reported
+
+    def take(self, limit: int) -> list[tuple[int, Row]]:
+        """Returns the oldest missing rows with the ids of their records."""
+        missing = self.target.missing(limit)
+        return [(identifier, self._rows.make(record, reported=self._reported)) for identifier, record in missing]
+
+
+class Sender:
+    """Sends rows and events to one tracker. Rows come from the journal, oldest first, or else from ``rows``.
+
+    Args:
+        tracker: the tracker.
+        incidents: receives failures to write the journal, and failed events.
+        supply: the journal's rows for the tracker; None without a journal.
+        capacity: number of rows without a journal that may wait; of more, the oldest is dropped.
+
+    Attributes:
+        rows: waiting rows that no journal holds.
+        alerts: waiting events.
+        delivered: number of rows that the tracker has taken in this process.
+        taken: by how much the number of the journal's missing rows has fallen in this process.
+        abandoned: set to end loops over rows and events, when nobody waits for this tracker any more.
+    """
+
+    def __init__(
+        self, tracker: Tracker, incidents: Incidents, *, supply: Supply | None = None, capacity: int = 256
+    ) -> None:
+        self.tracker = tracker
+        self.target: Target | None = None if supply is None else supply.target
+        self.rows: deque[Row] = deque(maxlen=capacity)
+        self.alerts: deque[Event] = deque(maxlen=64)
+        self.delivered = 0
+        self.taken = 0
+        self.abandoned = False
+        self._incidents = incidents
+        self._supply = supply
+        self._alert_tries = 0
+        self._connected = False
+
+    def open(self, run: RunContext) -> bool:
+        """Opens the tracker, and stores what it knows of its run by now."""
+        opened = self.tracker.open(run)
+        if opened:
+            # Not left to `connect`: by then the disk may be full, and `ratioscope sync` would open a second run.
+            self._identify(self.tracker.identity)
+        return opened
+
+    def connect(self) -> None:
+        """Opens the run in the backend, if that has not happened yet."""
+        if self._connected:
+            return
+        self._identify(self.tracker.identity)
+        identity = self.tracker.connect()
+        self._identify(identity)
+        received = self.tracker.received
+        if self.target is not None and identity is not None and received is not None and self.target.owned:
+            before = self.target.count_missing()
+            self.target.reset(received)
+            self.taken += before - self.target.count_missing()
+        self._connected = True
+
+    def has_rows(self) -> bool:
+        """Returns whether any row waits."""
+        return bool(self.rows) or (self.target is not None and bool(self.target.missing(1)))
+
+    def count_rows(self) -> int:
+        """Counts the rows that wait, in the journal too."""
+        return len(self.rows) + (0 if self.target is None else self.target.count_missing())
+
+    def send_rows(self) -> bool:
+        """Sends the oldest rows, at most a batch; returns False if there were none."""
+        numbered = [] if self._supply is None else self._supply.take(BATCH)
+        if numbered and self.target is not None:
+            # A tracker without batches keeps what it took before it failed, so each row is marked by itself.
+            size = len(numbered) if self.tracker.takes_batches else 1
+            for start in range(0, len(numbered), size):
+                self._send(self.target, numbered[start : start + size])
+            return True
+        if not self.rows:
+            return False
+        row = self.rows[0]
+        self.tracker.write(row)
+        self.delivered += 1
+        if self.rows and self.rows[0] is row:  # else it was dropped meanwhile, to make room for newer rows
+            self.rows.popleft()
+        return True
+
+    def send_alerts(self) -> bool:
+        """Sends all events, which follow the rows that they are about; returns False to be called again later."""
+        while self.alerts and not self.abandoned:
+            event, sent = self.alerts[0], False
+            with self.guard("alert"):
+                self.connect()
+                self.tracker.alert(event)
+                sent = True
+            self._alert_tries = 0 if sent else self._alert_tries + 1
+            if not sent and self._alert_tries < ALERT_TRIES:
+                return False
+            self._alert_tries = 0
+            if self.alerts and self.alerts[0] is event:
+                self.alerts.popleft()
+        return True
+
+    def end(self) -> None:
+        """Closes the tracker; rows that it only buffered are delivered by that, or missing again if it raises."""
+        try:
+            self.tracker.close()
+        except BaseException:
+            self.release()
+            raise
+        if self.target is not None:
+            self.target.settle()
+
+    def release(self) -> None:
+        """Takes rows that the tracker only buffered as missing."""
+        if self.target is not None:
+            self.target.release()
+
+    @contextmanager
+    def guard(self, action: str) -> Iterator[None]:
+        """Turns an exception into an incident; ignores it once abandoned, since the missing rows were reported."""
+        with self._incidents.guard(f"{self.tracker.name} {action}"):
+            try:
+                yield
+            except Exception:
+                if not self.abandoned:
+                    raise
+
+    def _send(self, target: Target, numbered: Sequence[tuple[int, Row]]) -> None:
+        self.tracker.write_many([row for _, row in numbered])
+        target.hold([identifier for identifier, _ in numbered])
+        self.delivered += len(numbered)
+        self.taken += len(numbered)
+        if not self.tracker.buffers:
+            # Goes on if the journal cannot be written, as on a full disk: the tracker has the rows.
+            with self._incidents.guard(f"{self.tracker.name} delivery state"):
+                target.settle()
+
+    def _identify(self, identity: Mapping[str, str] | None) -> None:
+        if self.target is not None and identity is not None:
+            with self._incidents.guard(f"{self.tracker.name} delivery state"):
+                self.target.identify(identity)
