@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from ratioscope._version import DEFINITIONS_VERSION
 from ratioscope.correction.rule import Correction
 from ratioscope.state import worst
-from ratioscope.summary.host import HostSummary
+from ratioscope.summary.stored import StoredSummary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from ratioscope.summary.host import HostSummary
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Record:
             split=data["split"],
             time=data["time"],
             scalars=data["scalars"],
-            summary=HostSummary.from_json(data["state"], correction=correction),
+            summary=StoredSummary(data["state"], correction),
             world_size=data["world_size"],
             events=tuple(data["events"]),
             logs=data["logs"],

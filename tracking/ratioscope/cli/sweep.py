@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ratioscope.correction.rule import Correction
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import Advice
+    from ratioscope.sweep.recommend import Advice, SweptRun
 
 SCHEMA = 1
 """Version of the JSON output."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from ratioscope.runs.history import Cadence
 from ratioscope.state import worst
-from ratioscope.state.worst import KEYED, WorstRow, WorstToken
+from ratioscope.state.worst import WorstRow, WorstToken
 from ratioscope.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from ratioscope.record import Record
 
@@ -85,16 +85,16 @@ class WorstOfRun:
         return None if self._last is None else self._last()
 
     def add(self, record: Record) -> None:
-        """Takes a window in."""
-        tokens, rows = record.summary.top.tokens, record.summary.top.rows
-        n_tokens, n_rows = (np.count_nonzero(table[:, KEYED.index("n")]) for table in (tokens, rows))
-        beating = _leading(tokens[:n_tokens, 0].tolist(), self._floor())
-        if beating:
-            self._merge_tokens(record.step, record.split, worst.tokens_of(tokens[:beating], record.texts[:beating]))
-        beating = _leading(rows[:n_rows, 0].tolist(), self._row_floor())
-        if beating:
-            self._merge_rows(record.step, record.split, worst.rows_of(rows[:beating]))
-        if record.split == "train" and n_tokens:
+        """Adds a window."""
+        top, floor, row_floor = record.summary.top, self._floor(), self._row_floor()
+        # Most windows hold none of the run's worst, and their tables are never made.
+        if top.largest_token > floor:
+            beating = int((np.abs(top.tokens[:, 0]) > floor).sum())
+            self._merge_tokens(record.step, record.split, worst.tokens_of(top.tokens[:beating], record.texts))
+        if top.largest_row > row_floor:
+            beating = int((top.rows[:, 0] > row_floor).sum())
+            self._merge_rows(record.step, record.split, worst.rows_of(top.rows[:beating]))
+        if record.split == "train" and top.largest_token >= 0.0:
             self._last = lambda: LastWindow(record.step, record.worst_tokens, record.worst_rows)
 
     def forget_from(self, step: int) -> None:
@@ -181,11 +181,6 @@ def _table_row(worst_of: str, step: int, split: str, token: WorstToken) -> list[
     place = [token.token_id, token.position, row_name(token.row), token.row_tokens]
     numbers = [token.train_logp, token.rollout_logp, token.advantage, token.rank]
     return [worst_of, split, step, token.log_ratio, ratio, text, before, after, *place, *numbers]
-
-
-def _leading(values: Sequence[float], floor: float) -> int:
-    """How many of the values, whose sizes descend, are larger than the floor."""
-    return next((at for at, value in enumerate(values) if abs(value) <= floor), len(values))
 
 
 def _token(data: Mapping[str, Any]) -> WorstToken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ratioscope.state.slots import N_LOG_RATIOS, N_ROWS, N_TOKENS, SPREAD
 from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,13 +47,23 @@ class HostTables:
 
     def merge(self, *others: HostTables) -> HostTables:
         """Keeps the largest of all tables."""
-        tables = (self, *others)
-        log_ratios = np.concatenate([table.log_ratios for table in tables])
+        log_ratios = np.concatenate([self.log_ratios, *(other.log_ratios for other in others)])
+        least_token, least_row = _size(self.tokens[-1]), _size(self.rows[-1])
         return HostTables(
             log_ratios=np.sort(log_ratios)[: -N_LOG_RATIOS - 1 : -1].copy(),
-            tokens=_first(np.concatenate([table.tokens for table in tables]), N_TOKENS),
-            rows=_first(np.concatenate([table.rows for table in tables]), N_ROWS),
+            tokens=_first([self.tokens, *(other.tokens for other in others if other.largest_token >= least_token)]),
+            rows=_first([self.rows, *(other.rows for other in others if other.largest_row >= least_row)]),
         )
+
+    @property
+    def largest_token(self) -> float:
+        """Largest absolute log-ratio of a token in nats; -1 without a token."""
+        return _size(self.tokens[0])
+
+    @property
+    def largest_row(self) -> float:
+        """Largest mean absolute log-ratio of a completion in nats; -1 without a completion."""
+        return _size(self.rows[0])
 
     def pack(self) -> NDArray[np.float64]:
         """Joins the tables to one float64 vector."""
@@ -72,25 +83,64 @@ class HostTables:
             "rows": worst.to_json(self.rows, ROW_COLUMNS),
         }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> HostTables:
-        """Inverse of :meth:`to_json`; a table that is missing is empty."""
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> HostTables:
+        """Inverse of :meth:`to_json`, made lazily; a table that is missing is empty."""
+        return _StoredTables(data)
+
+
+class _StoredTables(HostTables):
+    """Tables as a journal stores them. Each is made at first use: few windows of a run hold any of its worst tokens."""
+
+    _data: Mapping[str, Any]
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_data", data)
+
+    @cached_property
+    def log_ratios(self) -> NDArray[np.float64]:
         log_ratios = np.full(N_LOG_RATIOS, -np.inf)
-        stored = data.get("log_ratios", [])[:N_LOG_RATIOS]
+        stored = self._data.get("log_ratios", [])[:N_LOG_RATIOS]
         log_ratios[: len(stored)] = np.array(stored, dtype=np.float32)
-        return cls(
-            log_ratios,
-            worst.from_json(data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS),
-            worst.from_json(data.get("rows", {}), ROW_COLUMNS, N_ROWS),
-        )
+        return log_ratios
+
+    @cached_property
+    def tokens(self) -> NDArray[np.float64]:
+        return worst.from_json(self._data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS)
+
+    @cached_property
+    def rows(self) -> NDArray[np.float64]:
+        return worst.from_json(self._data.get("rows", {}), ROW_COLUMNS, N_ROWS)
+
+    @property
+    def largest_token(self) -> float:
+        return self._largest("tokens")
+
+    @property
+    def largest_row(self) -> float:
+        return self._largest("rows")
+
+    def _largest(self, name: str) -> float:
+        """Reads the value of a table's first row, which is the largest."""
+        table = self._data.get(name, {})
+        if not table.get("rows"):
+            return -1.0
+        value = table["rows"][0][table["columns"].index(KEYED[_VALUE])]
+        return abs(float(np.float32(value)))
 
 
-def _first(table: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Takes the first ``size`` rows of a table by the total order."""
+def _size(row: NDArray[np.float64]) -> float:
+    """Returns the absolute value of a table's row; -1 of an empty one, which is below every value."""
+    return abs(float(row[_VALUE])) if row[_N] > 0 else -1.0
+
+
+def _first(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Takes the first rows of several tables by the total order, as many as one table has."""
+    table = np.concatenate(tables)
     # The bits of a float32 above 0 grow with its value; an empty slot gets -1, below every value.
     value = np.where(table[:, _N] > 0, np.abs(table[:, _VALUE]).astype(np.float32).view(np.int32), -1)
     number, position = table[:, _NUMBER].astype(np.int64), table[:, _POSITION].astype(np.int64)
     # Both steps of the order in one int64; the second one wraps to int32, as it does on a device.
     tie = ((number >> 20) - 2**31 + SPREAD * position).astype(np.int32)
     key = (value.astype(np.int64) << 32) + tie
-    return table[np.argsort(-key, kind="stable")[:size]]
+    return table[np.argsort(-key, kind="stable")[: len(tables[0])]]

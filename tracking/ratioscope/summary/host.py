@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import itemgetter
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.state.slots import COUNTS, GENERATIONS, HISTOGRAMS, LEVELS, MAXIMA, SUMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -160,7 +159,10 @@ class HostSummary:
         return np.where(np.isnan(packed), np.nan, packed).view(np.int64)
 
     def to_json(self) -> dict[str, Any]:
-        """State by name as plain JSON: infinities as strings, histograms sparse, maxima without data left out."""
+        """State by name as plain JSON: infinities as strings, histograms sparse, maxima without data left out.
+
+        :class:`ratioscope.summary.stored.StoredSummary` reads it.
+        """
         maxima = dict(zip(MAXIMA, self.maxima.tolist(), strict=True))
         return {
             "maxima": {name: _to_json(value) for name, value in maxima.items() if value != -np.inf},
@@ -170,45 +172,6 @@ class HostSummary:
             "lengths": _to_sparse(LENGTH_COUNTS, self.lengths),
             "top": self.top.to_json(),
         }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any], *, correction: Correction | None) -> HostSummary:
-        """Inverse of :meth:`to_json`, made lazily; unknown names are ignored, and missing ones were not observed."""
-        return _StoredSummary(data, correction)
-
-
-class _StoredSummary(HostSummary):
-    """A summary as a journal stores it. Each array is made at first use: most readers need few of them."""
-
-    _data: Mapping[str, Any]
-
-    def __init__(self, data: Mapping[str, Any], correction: Correction | None) -> None:
-        object.__setattr__(self, "correction", correction)
-        object.__setattr__(self, "_data", data)
-
-    @cached_property
-    def maxima(self) -> NDArray[np.float64]:
-        return np.array([self._data["maxima"].get(name, -np.inf) for name in MAXIMA], dtype=np.float64)
-
-    @cached_property
-    def sums(self) -> NDArray[np.float64]:
-        return np.array(_slots(_SUM_VALUES, SUMS, self._data["sums"]), dtype=np.float64)
-
-    @cached_property
-    def counts(self) -> NDArray[np.int64]:
-        return np.array(_slots(_COUNT_VALUES, COUNTS, self._data["counts"]), dtype=np.int64)
-
-    @cached_property
-    def histograms(self) -> NDArray[np.int64]:
-        return _from_sparse(self._data["histograms"], HISTOGRAMS, histogram.N_BUCKETS)
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        return _from_sparse(self._data.get("lengths", {}), LENGTH_COUNTS, N_LENGTHS)
-
-    @cached_property
-    def top(self) -> HostTables:
-        return HostTables.from_json(self._data.get("top", {}))
 
 
 def common_correction(one: Correction | None, other: Correction | None) -> Correction | None:
@@ -222,19 +185,6 @@ def common_correction(one: Correction | None, other: Correction | None) -> Corre
         msg += "expected the same rule. Flush before the rule changes, or keep one summary for each."
         raise ValueError(msg)
     return one or other
-
-
-_SUM_VALUES, _COUNT_VALUES = itemgetter(*SUMS), itemgetter(*COUNTS)
-
-
-def _slots(
-    take: Callable[[Mapping[str, Any]], Sequence[Any]], names: Sequence[str], stored: Mapping[str, Any]
-) -> Sequence[Any]:
-    """Returns values in the order of the names; an older journal lacks some, which are 0."""
-    try:
-        return take(stored)
-    except KeyError:
-        return [stored.get(name, 0) for name in names]
 
 
 def _rescaled(sums: NDArray[np.float64], old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -266,14 +216,6 @@ def _total(arrays: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     for array in arrays[1:]:
         total += array
     return total
-
-
-def _from_sparse(stored: Mapping[str, Any], names: Sequence[str], size: int) -> NDArray[np.int64]:
-    counts = np.zeros((len(names), size), dtype=np.int64)
-    for row, name in zip(counts, names, strict=True):
-        if name in stored:
-            histogram.add_sparse(row, stored[name])
-    return counts
 
 
 def _to_sparse(names: Sequence[str], rows: NDArray[np.int64]) -> dict[str, dict[str, list[int]]]:
