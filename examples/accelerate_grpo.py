@@ -1,15 +1,15 @@
-"""A GRPO loop of one's own: torch, accelerate and a colocated vLLM, watched by ratioscope.
+"""GRPO loop with torch, accelerate and a colocated vLLM, recorded by ratioscope.
 
 Offline, on CPU, in about a minute (a tiny random Qwen2 learns to answer sums):
 
     python examples/accelerate_grpo.py
     accelerate launch --cpu --num_processes 1 examples/accelerate_grpo.py --log-with tensorboard
 
-In several processes, each with a vLLM of its own:
+In several processes, each with its own vLLM:
 
     torchrun --nproc_per_node 2 examples/accelerate_grpo.py
 
-A GPU is used where there is one. Everything it writes is in `--output-dir`.
+It uses a GPU if there is one, and writes only to `--output-dir`.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def make_engine(folder: str, accelerator: Accelerator) -> LLM:
-    """Start a vLLM in this process, on the same device."""
-    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": get_open_port()}
-    for name, value in alone.items():
+    """Start vLLM in this process, on the same device."""
+    single = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": get_open_port()}
+    for name, value in single.items():
         os.environ.setdefault(name, str(value))
     if accelerator.device.type == "cpu":
         keep_weights_plain()
     return LLM(
         folder,
         distributed_executor_backend="external_launcher",  # one engine for each process of the trainer
-        logprobs_mode="processed_logprobs",  # log-probabilities of what was sampled from
+        logprobs_mode="processed_logprobs",  # of the distribution that was sampled from
         seed=accelerator.process_index,
         max_model_len=512,
         gpu_memory_utilization=0.3,
@@ -70,7 +70,7 @@ def make_engine(folder: str, accelerator: Accelerator) -> LLM:
 
 
 def sync_weights(model: torch.nn.Module, llm: LLM) -> None:
-    """Write the trained weights into the engine, and drop what it cached with the old ones."""
+    """Write the trained weights into the engine, and drop its cache of the old ones."""
     engine: Any = llm.llm_engine
     engine.model_executor.driver_worker.model_runner.model.load_weights(model.state_dict().items())
     llm.reset_prefix_cache()
@@ -81,8 +81,8 @@ def completion_logps(model: Any, prompts: list[list[int]], rollout: Rollout, pad
     width = max(map(len, prompts))
     rows = [prompts[request] for request in rollout.requests]
     left = torch.tensor([[pad_id] * (width - len(row)) + row for row in rows], device=rollout.mask.device)
-    there = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=rollout.mask.device)
-    attention = torch.cat([there, rollout.mask.long()], dim=1)
+    present = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=rollout.mask.device)
+    attention = torch.cat([present, rollout.mask.long()], dim=1)
     logits = model(
         input_ids=torch.cat([left, rollout.token_ids], dim=1),
         attention_mask=attention,
@@ -100,14 +100,14 @@ def group_advantages(rewards: torch.Tensor, group: int) -> torch.Tensor:
 def grpo_loss(
     logps: torch.Tensor, old_logps: torch.Tensor, advantages: torch.Tensor, weights: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """Clip the policy's own ratio, and weigh each token by the engines' importance ratio."""
+    """Clip the policy's ratio to its old version, and weigh each token by the engines' importance ratio."""
     ratio, advantages = (logps - old_logps).exp(), advantages.unsqueeze(1)
     gain = torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
     return -(gain * weights * mask).sum() / mask.sum().clamp(min=1)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train, then say what happened to the ratios."""
+    """Train, then print the report on the ratios."""
     args = parse_args(argv)
     log_with = args.log_with.split(",") if args.log_with else None
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=log_with, project_dir=str(args.output_dir))

@@ -1,4 +1,4 @@
-"""GRPO with TRL and a colocated vLLM, watched by ratioscope.
+"""GRPO with TRL and a colocated vLLM, recorded by ratioscope.
 
 Offline, on CPU, in about a minute (a tiny random Qwen2 learns to answer sums):
 
@@ -43,7 +43,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--mode", choices=MODES, default="token_truncate", help="what is cut (ratios of tokens or sequences), and how")
+    add("--mode", choices=MODES, default="token_truncate", help="level and action of the correction")
     add("--clip-max", type=float, default=1.2, help="upper bound of the ratio")
     add("--clip-min", type=float, default=None, help="lower bound of the ratio (default: none)")
     add("--report-to", action="append", help="trackers, comma separated (default: mlflow,wandb,tensorboard)")
@@ -85,7 +85,7 @@ def build_trainer(args: argparse.Namespace) -> GRPOTrainer:
         top_p=args.top_p,
         logging_steps=1,
         save_strategy="no",
-        # The trainer runs in float32 on CPU; vLLM takes bfloat16 by itself. That is the mismatch on show.
+        # On CPU the trainer runs in float32 and vLLM in bfloat16, its default: the mismatch that the example shows.
         use_cpu=on_cpu,
         bf16=args.bf16 or not on_cpu,
         gradient_checkpointing=not on_cpu,
@@ -136,7 +136,7 @@ def make_mlflow_experiment(artifacts: Path) -> None:
 
 
 def summarize(trainer: GRPOTrainer, args: argparse.Namespace, console: Console) -> None:
-    """Print what became of the ratios at the last step, and where to look at them."""
+    """Print the ratios of the last step, and the addresses of the trackers."""
     logged = [row for row in trainer.state.log_history if "sampling/importance_sampling_ratio/mean" in row][-1]
     raw, corrected = "sampling/raw_importance_sampling_ratio", "sampling/importance_sampling_ratio"
     title = f"{args.mode}, clip_min={args.clip_min}, clip_max={args.clip_max}, step {logged['step']}"
@@ -170,7 +170,7 @@ def summarize(trainer: GRPOTrainer, args: argparse.Namespace, console: Console) 
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train, then say what happened to the ratios."""
+    """Train, then print a summary of the ratios."""
     args = parse_args(argv)
     trainer = build_trainer(args)
     trainer.train()

@@ -1,4 +1,4 @@
-"""What the examples share: a tiny random model that learns sums on a CPU, and what vLLM needs there."""
+"""Parts that the examples share: a tiny random model that learns sums on a CPU, and settings that vLLM needs there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if not torch.cuda.is_available():
-    # These are read once, at import. Compiling takes longer than this run, and needs a C++ compiler; threads pinned to
-    # cores would get in the way of the trainer's own.
+    # Read once, at import. Compiling takes longer than this run and needs a C++ compiler; threads pinned to cores would
+    # slow down the trainer's own.
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def keep_weights_plain() -> None:
-    """Have vLLM leave its weights as they are loaded.
+    """Make vLLM keep its weights as they are loaded.
 
-    Its CPU build repacks the weights of linear layers and drops the originals (seen in 0.31), but those are what the
-    trained weights are written into before each generation.
+    Its CPU build repacks the weights of linear layers and drops the originals (seen in 0.31), but the trained weights
+    are written into the originals before each generation.
     """
     from vllm.model_executor.layers import utils
 
-    def use_torch_linear(layer: torch.nn.Module, remove_weight: bool) -> None:
+    def use_torch_linear(layer: torch.nn.Module, remove_weight: bool) -> None:  # noqa: ARG001 (vLLM passes both)
         layer.cpu_linear = torch.nn.functional.linear
 
     utils.dispatch_cpu_unquantized_gemm = use_torch_linear
@@ -85,7 +85,7 @@ def make_tiny_model(folder: Path, seed: int) -> str:
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=4096,
-        initializer_range=0.4,  # peaked distributions, as a trained model has: they are what two engines disagree on
+        initializer_range=0.4,  # gives peaked distributions, as a trained model has; two engines disagree on those
         bos_token_id=None,
         eos_token_id=fast.eos_token_id,
         pad_token_id=fast.pad_token_id,

@@ -1,4 +1,4 @@
-"""The run's config: what is recorded, and that no secret is."""
+"""Run config: recorded settings, and no secret among them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Unreadable:
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_secret_names_hide_their_values(name: str) -> None:
-    """A value under a secret's name is replaced, whatever it is, and the name stays."""
+    """Any value under a secret's name is replaced, and the name stays."""
     assert redact({name: PLANTED}) == {name: REDACTED}
     assert redact({name: {"value": [PLANTED]}}) == {name: REDACTED}
     assert redact({name: 123456}) == {name: REDACTED}
@@ -157,8 +157,8 @@ def test_plain_names_keep_their_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, True, False, ""])
-def test_unset_secrets_say_so(value: object) -> None:
-    """That a secret is unset, or merely switched on, is recorded."""
+def test_unset_secrets_are_recorded(value: object) -> None:
+    """None, a boolean or empty text under a secret's name is kept."""
     assert redact({"hub_token": value}) == {"hub_token": value}
 
 
@@ -211,11 +211,11 @@ def test_secrets_inside_text_are_removed(text: str, clean: str) -> None:
     ],
 )
 def test_ordinary_text_is_kept(text: str) -> None:
-    """A text without a secret comes back as it was."""
+    """A text without a secret is returned unchanged."""
     assert redact(text) == text
 
 
-def test_secrets_named_beside_them_are_removed() -> None:
+def test_secrets_after_their_name_are_removed() -> None:
     """A value that follows its secret name in a pair, a command line or a name-and-value entry is replaced."""
     assert redact([("api_key", "abc"), ("top_p", 0.9)]) == [["api_key", REDACTED], ["top_p", 0.9]]
     assert redact(["x.py", "--hub-token", "abc", "--lr", "1"]) == ["x.py", "--hub-token", REDACTED, "--lr", "1"]
@@ -243,13 +243,13 @@ def test_scalars_become_json() -> None:
 
 
 def test_objects_are_named_only() -> None:
-    """An object that cannot be looked into is named by its type, and a function by its own name."""
+    """An opaque object is replaced by its type's name, and a function by its own name."""
     assert redact([object(), torch.ones(2), redact, Mode]) == ["<object>", "<Tensor>", "redact", "Mode"]
     assert redact({"a": Unreadable(), "b": 1}) == {"a": "<Unreadable>", "b": 1}
 
 
 def test_cycles_end() -> None:
-    """A structure that holds itself is cut where it repeats, and one shared twice is copied twice."""
+    """A structure that holds itself is cut where it repeats, and a shared structure is copied twice."""
     ring: dict[str, Any] = {"a": 1}
     ring["self"] = ring
     shared = [1]
@@ -281,13 +281,13 @@ def test_huge_structures_are_cut() -> None:
 
 
 def test_a_secret_across_the_cut_is_removed() -> None:
-    """A secret at the place where a long text is cut leaves no part behind."""
+    """A secret at the position where a long text is cut leaves no part behind."""
     for before in range(8_150, 8_200):
         assert "hf_" not in redact(f"{'x ' * (before // 2)}hf_{PLANTED}{' y' * 10_000}")
 
 
 def test_secrets_of_the_environment_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that an environment variable holds under a secret's name is removed wherever it stands."""
+    """A text that an environment variable holds under a secret's name is removed everywhere."""
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
     assert redact({"note": "x0123456789abcdef0123456789abcdef01234567x"}) == {"note": f"x{REDACTED}x"}
 
@@ -301,7 +301,7 @@ def test_redacting_leaves_the_input_alone() -> None:
 
 
 def nested(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Structures of every kind around a leaf."""
+    """Generates structures of every kind around a leaf."""
     noise = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
     return st.recursive(
         leaf,
@@ -343,7 +343,7 @@ PLANTED_BY_NAME = st.sampled_from(SECRET_NAMES).map(lambda name: {name: PLANTED}
 @given(nested(PLANTED_IN_TEXT | PLANTED_BY_NAME))
 @example({"generation_kwargs": {"extra": [{"api_key": PLANTED}]}})
 def test_a_planted_secret_never_survives(value: Any) -> None:
-    """Wherever a secret is planted, the JSON of the copy does not hold it, and redacting again changes nothing."""
+    """The JSON of the copy never holds a planted secret, and redacting again changes nothing."""
     copy = redact(value)
     assert PLANTED not in json.dumps(copy)
     assert redact(copy) == copy
@@ -358,7 +358,7 @@ def test_any_text_is_redacted_once(text: str) -> None:
 
 
 def test_lookup_reads_attributes_and_mappings() -> None:
-    """A path is read through objects and mappings, None counts as known, and what is missing or raises is unknown."""
+    """A path is read through objects and mappings; None is known, and a missing or raising step is unknown."""
     root = types.SimpleNamespace(a={"b": types.SimpleNamespace(c=None)}, bad=Unreadable())
     assert lookup(root, "a.b.c") is None
     assert lookup(root, "a.x.c") == UNKNOWN
@@ -366,10 +366,10 @@ def test_lookup_reads_attributes_and_mappings() -> None:
 
 
 def test_versions_are_read_without_importing() -> None:
-    """Versions are found for what is installed, absent packages are left out, and nothing is imported for it."""
+    """Versions are read for installed packages without importing them; absent packages are left out."""
     code = (
-        "import sys; from ratioscope.config.snapshot import versions; found = versions(); "
-        "assert not {'torch', 'numpy', 'transformers', 'wandb', 'mlflow'} & set(sys.modules); print(*found)"
+        "import sys; from ratioscope.config.snapshot import versions; installed = versions(); "
+        "assert not {'torch', 'numpy', 'transformers', 'wandb', 'mlflow'} & set(sys.modules); print(*installed)"
     )
     paths = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=paths)
@@ -379,7 +379,7 @@ def test_versions_are_read_without_importing() -> None:
 
 
 def test_git_commit_is_read_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit of a checkout is found from a folder inside it; elsewhere, and without git, there is none."""
+    """The commit is found from a folder inside a checkout; elsewhere, and without git, it is None."""
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
     assert git_commit(tmp_path) is None
@@ -399,7 +399,7 @@ def test_git_commit_is_read_or_absent(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_snapshot_holds_the_rule_and_its_sources() -> None:
-    """The snapshot says what the rule is, where each bound came from, and what the user passed."""
+    """The snapshot has the rule, the source of each bound, and the user's config."""
     rule = types.SimpleNamespace(
         level="token",
         action="truncate",
@@ -427,7 +427,7 @@ def test_snapshot_holds_the_rule_and_its_sources() -> None:
     assert PLANTED not in json.dumps(taken)
 
 
-def test_snapshot_without_a_rule_says_that_it_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_without_a_rule_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a rule the correction is off, and outside a repository the commit is unknown."""
     monkeypatch.chdir(tmp_path)
     taken = snapshot(None, None)
@@ -437,6 +437,6 @@ def test_snapshot_without_a_rule_says_that_it_is_off(tmp_path: Path, monkeypatch
 
 
 def test_snapshot_refuses_a_section_with_a_taken_name() -> None:
-    """A section cannot replace a part that the snapshot makes itself."""
+    """A section cannot replace an entry of the snapshot itself."""
     with pytest.raises(ValueError, match="versions"):
         snapshot(None, None, versions={})

@@ -1,4 +1,4 @@
-"""The journal: every flushed record is in it, whatever happens."""
+"""Journal: every flushed record is stored, whatever happens afterwards."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def steps(path: Path, *, superseded: bool = False) -> list[int]:
-    """Steps of a journal's records."""
+    """Returns the steps of a journal's records."""
     with JournalReader(path) as reader:
         return [record.step for record in reader.records(superseded=superseded)]
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """A run directory with three records."""
+    """Makes a run directory with three records."""
     with Journal(tmp_path, config={"a": 1}) as journal:
         for step in (1, 2, 3):
             journal.append(make_record(step))
@@ -46,7 +46,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_records_and_config_are_read_back(tmp_path: Path) -> None:
-    """What was appended is read back equal, with the attempt that wrote it."""
+    """An appended record is read back equal, with the attempt that wrote it."""
     record = make_record(4)
     with Journal(tmp_path, config={"rule": {"upper": 1.2}}, restored_step=3) as journal:
         assert journal.append(record) == 1
@@ -60,18 +60,18 @@ def test_records_and_config_are_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [".", "ratioscope", f"ratioscope/{FILE}"])
 def test_a_path_may_be_the_run_its_folder_or_the_file(written: Path, name: str) -> None:
-    """All three name the same journal."""
+    """Output directory, its folder and the file open the same journal."""
     assert steps(written / name) == [1, 2, 3]
 
 
-def test_a_missing_journal_is_said(tmp_path: Path) -> None:
-    """A path without a journal raises and says what was expected."""
+def test_a_missing_journal_raises(tmp_path: Path) -> None:
+    """A path without a journal raises an error that names the expected path."""
     with pytest.raises(FileNotFoundError, match="found no journal there"):
         JournalReader(tmp_path)
 
 
-def test_a_resumed_run_supersedes_what_it_repeats(tmp_path: Path) -> None:
-    """After a restart at step 2, the live line has each step once, and nothing that was written is gone."""
+def test_a_resumed_run_supersedes_repeated_steps(tmp_path: Path) -> None:
+    """After a restart at step 2, the live records have each step once, and all written records are kept."""
     for restored, last in ((0, 3), (2, 5)):
         with Journal(tmp_path, config={}, restored_step=restored) as journal:
             for step in range(restored + 1, last + 1):
@@ -83,7 +83,7 @@ def test_a_resumed_run_supersedes_what_it_repeats(tmp_path: Path) -> None:
 
 
 def test_a_resumed_own_loop_supersedes_from_its_first_step(tmp_path: Path) -> None:
-    """Where nobody said which step was restored, the first step of the new attempt decides."""
+    """If the restored step is unknown, the first step of the new attempt decides."""
     for first in (1, 3):
         with Journal(tmp_path, config={}) as journal:
             for step in range(first, first + 4):
@@ -100,7 +100,7 @@ def test_an_evaluation_alone_supersedes_nothing(written: Path) -> None:
 
 
 def test_a_second_writer_is_refused(written: Path) -> None:
-    """Two processes cannot write one journal; the second is told, and the first goes on."""
+    """A second writer of a journal gets an error, and the first continues."""
     with Journal(written, config={}) as journal:
         with pytest.raises(JournalError, match="another process writes"):
             Journal(written, config={})
@@ -140,7 +140,7 @@ def test_reading_changes_no_byte(written: Path) -> None:
         ("PRAGMA application_id = 5", "database of another program"),
     ],
 )
-def test_a_file_that_is_not_ours_is_refused(written: Path, spoil: str, message: str) -> None:
+def test_another_programs_file_is_refused(written: Path, spoil: str, message: str) -> None:
     """A newer journal and another program's database are neither read nor written."""
     connection = sqlite3.connect(written / "ratioscope" / FILE)
     connection.execute(spoil)
@@ -164,7 +164,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_version_is_in_the_file(written: Path) -> None:
-    """Any SQLite client can tell what the file is."""
+    """Any SQLite client reads the file's version and finds it intact."""
     connection = sqlite3.connect(written / "ratioscope" / FILE)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -227,14 +227,14 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
-    """A worker that outlives its parent leaves the journal to the restarted job."""
+    """A worker that outlives its parent does not lock the journal for the restarted job."""
     journal = Journal(tmp_path, config={})
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(20,))
     child.start()
     try:
         journal.close()
         deadline = time.monotonic() + 10
-        while True:  # the child lets go as soon as it runs
+        while True:  # the child releases its copy of the lock as soon as it runs
             try:
                 Journal(tmp_path, config={}).close()
                 break
@@ -258,20 +258,20 @@ def _in_child(journal: Journal) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kill_9_loses_and_tears_nothing(tmp_path: Path) -> None:
-    """After 50 kills at random moments every record that was said to be committed is there and whole."""
+    """After 50 kills at random moments every record that was reported as committed is stored intact."""
     script = Path(__file__).resolve().parents[1] / "support" / "kill_writers.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[1]), *sys.path])}
     command = [sys.executable, str(script), str(tmp_path), "50"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
-    assert done.returncode == 0, done.stderr
-    said = [int(identifier) for line in done.stdout.splitlines() for identifier in line.split()[1:]]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    assert process.returncode == 0, process.stderr
+    reported = [int(identifier) for line in process.stdout.splitlines() for identifier in line.split()[1:]]
     connection = sqlite3.connect(tmp_path / "ratioscope" / FILE)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     present = {row[0] for row in connection.execute("SELECT id FROM record")}
     connection.close()
-    assert len(done.stdout.splitlines()) == 50
-    assert len(said) > 200
-    assert set(said) <= present
+    assert len(process.stdout.splitlines()) == 50
+    assert len(reported) > 200
+    assert set(reported) <= present
     with JournalReader(tmp_path) as reader:
         records = list(reader.records(superseded=True))
         assert len(records) == len(present)
@@ -282,36 +282,36 @@ def test_kill_9_loses_and_tears_nothing(tmp_path: Path) -> None:
 
 
 def observe(recorder: rs.Recorder) -> None:
-    """One batch."""
+    """Observes one batch."""
     rollout = -torch.rand(4, 16) - 0.1
     recorder.observe(rollout + 0.05 * torch.randn(4, 16), rollout, torch.ones(4, 16))
 
 
 class Probe(rs.MemoryTracker):
-    """Looks into the journal at each write."""
+    """Counts the journal's records at each write."""
 
     path: Path
-    found: list[int]
+    counts: list[int]
 
     def write(self, row: rs.Row) -> None:
-        """Counts the records that are committed by now."""
-        self.found.append(len(steps(self.path)))
+        """Counts the committed records."""
+        self.counts.append(len(steps(self.path)))
 
 
-def test_a_record_is_committed_before_a_tracker_hears_of_it(tmp_path: Path) -> None:
-    """Whatever a tracker does, the record is in the journal by then."""
+def test_a_record_is_committed_before_a_tracker_receives_it(tmp_path: Path) -> None:
+    """At a tracker's write the record is already in the journal."""
     probe = Probe()
-    probe.path, probe.found = tmp_path, []
+    probe.path, probe.counts = tmp_path, []
     with rs.Recorder(report_to=[probe], output_dir=tmp_path) as recorder:
         for step in (1, 2):
             observe(recorder)
             recorder.flush(step=step)
         assert recorder.journal_path == tmp_path / "ratioscope" / FILE
-    assert probe.found == [1, 2]
+    assert probe.counts == [1, 2]
 
 
 def test_without_an_output_directory_there_is_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorder that was given no directory writes no file."""
+    """A recorder without an output directory writes no file."""
     monkeypatch.chdir(tmp_path)
     with rs.Recorder() as recorder:
         observe(recorder)
@@ -321,7 +321,7 @@ def test_without_an_output_directory_there_is_no_journal(tmp_path: Path, monkeyp
 
 
 def test_no_secret_reaches_the_file(tmp_path: Path) -> None:
-    """Secrets are redacted before the first write: they are in no byte of any file."""
+    """Secrets are redacted before the first write, so that no file contains them."""
     secrets = ["hf_" + "Zq9" * 12, "correct-horse-battery", "sk-" + "Ab3" * 10]
     config = {
         "hub_token": secrets[0],
@@ -338,7 +338,7 @@ def test_no_secret_reaches_the_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def little_disk() -> Iterator[None]:
-    """No file may grow beyond 96 KiB, as on a full disk."""
+    """Limits each file to 96 KiB, to imitate a full disk."""
     import signal
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -350,7 +350,7 @@ def little_disk() -> Iterator[None]:
 
 
 def test_a_full_disk_costs_one_warning(tmp_path: Path, little_disk: None, caplog: pytest.LogCaptureFixture) -> None:
-    """When the disk is full, flushing goes on, trackers hear everything, and the loss is said once and counted."""
+    """With a full disk, flushing continues, trackers receive every row, and the loss is logged and counted."""
     tracker = rs.MemoryTracker()
     with (
         caplog.at_level(logging.WARNING, logger="ratioscope"),
@@ -369,7 +369,7 @@ def test_a_full_disk_costs_one_warning(tmp_path: Path, little_disk: None, caplog
 
 
 def test_an_unwritable_directory_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where no journal can be made, recording goes on without one and says so once."""
+    """If no journal can be made, recording continues without one after one warning."""
     (tmp_path / "file").write_text("in the way")
     tracker = rs.MemoryTracker()
     with (
@@ -385,7 +385,7 @@ def test_an_unwritable_directory_costs_one_warning(tmp_path: Path, caplog: pytes
 
 
 def test_two_recorders_on_one_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The second recorder on a directory says once that the journal is taken, and records to its trackers."""
+    """The second recorder on a directory logs one warning, and records to its trackers."""
     second_tracker = rs.MemoryTracker()
     with rs.Recorder(output_dir=tmp_path) as first:
         observe(first)
@@ -412,7 +412,7 @@ def test_records_are_small(tmp_path: Path) -> None:
 
 
 def test_any_sqlite_client_reads_it(written: Path) -> None:
-    """The documented schema: bodies are JSON, and the view `live` is there for every client."""
+    """Bodies are JSON, and every client has the view `live`, as documented."""
     connection = sqlite3.connect(written / "ratioscope" / FILE)
     rows: list[tuple[Any, ...]] = list(connection.execute("SELECT step, split, body FROM live ORDER BY step"))
     connection.close()

@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's own ``LLM``, for a TRL that calls it directly."""
+"""Fake of vLLM's own ``LLM``, for versions of TRL that call it directly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.fake_engine import FakeEngine
 
 
 class FakeLLM:
-    """Answers like ``vllm.LLM`` what :class:`FakeEngine` does; ``serve`` tells it the policy."""
+    """Returns the completions of :class:`FakeEngine` in the shape of ``vllm.LLM``; ``serve`` sets the policy."""
 
     def __init__(self, **_: Any) -> None:
         self.llm_engine = MagicMock()  # into which weights are loaded
@@ -18,21 +18,21 @@ class FakeLLM:
         self._tokenizer: Any = None
 
     def serve(self, trainer: Any) -> None:
-        """Samples for this trainer from now on."""
+        """Sets the trainer whose policy samples."""
         length = trainer.max_completion_length
         self._engine = FakeEngine(trainer.model, trainer.accelerator, max_completion_length=length)
         self._tokenizer = trainer.processing_class
 
     def reset_prefix_cache(self) -> None:
-        """Keeps none."""
+        """Does nothing: there is no cache."""
 
     def generate(self, prompts: list[str], **_: Any) -> list[SimpleNamespace]:
-        """One completion a prompt, in the shape of vLLM's ``RequestOutput``."""
+        """Generates one completion per prompt, in the shape of vLLM's ``RequestOutput``."""
         ids = [self._tokenizer(prompt)["input_ids"] for prompt in prompts]
         _, completions, logps, _ = self._engine.generate(ids)
         return [self._output(*parts) for parts in zip(ids, completions, logps, strict=True)]
 
     @staticmethod
     def _output(prompt: list[int], tokens: list[int], logps: list[list[float]]) -> SimpleNamespace:
-        each = [{token: SimpleNamespace(logprob=row[0])} for token, row in zip(tokens, logps, strict=True)]
-        return SimpleNamespace(prompt_token_ids=prompt, outputs=[SimpleNamespace(token_ids=tokens, logprobs=each)])
+        positions = [{token: SimpleNamespace(logprob=row[0])} for token, row in zip(tokens, logps, strict=True)]
+        return SimpleNamespace(prompt_token_ids=prompt, outputs=[SimpleNamespace(token_ids=tokens, logprobs=positions)])

@@ -1,6 +1,6 @@
-"""The callback on a GRPOTrainer of other versions of TRL, with a fake engine in vLLM's place.
+"""Callback on a GRPOTrainer of other versions of TRL, with a fake engine.
 
-The tests of the newest version, in far more detail, are in `tests/trainers/trl/test_callback.py`.
+More detailed tests of the newest version are in `tests/trainers/trl/test_callback.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.fake_engine import make_trainer
 if TYPE_CHECKING:
     from pathlib import Path
 
-# An old TRL imports trackio where it is, and the one that lies below needs a newer huggingface_hub than there is here.
+# An old TRL imports an installed trackio, which needs a newer huggingface_hub than this layer has.
 integration_utils.is_trackio_available = lambda: False
 from trl.trainer import grpo_trainer  # noqa: E402
 
@@ -34,13 +34,13 @@ CAP = 1.2
 
 
 def trainer_of_this_version(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
-    """A trainer whose engine is fake, wherever this version of TRL has it."""
+    """Makes a trainer with a fake engine, which TRL's versions keep in different places."""
     if not hasattr(grpo_trainer, "VLLMGeneration"):
         for name in ("LLM", "SamplingParams", "StructuredOutputsParams", "GuidedDecodingParams"):
             monkeypatch.setattr(grpo_trainer, name, FakeLLM, raising=False)
         monkeypatch.setattr(grpo_trainer, "vllm", rs, raising=False)
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-            monkeypatch.setenv(name, "0")  # TRL sets them, and they are to be as before afterwards
+            monkeypatch.setenv(name, "0")  # TRL sets them; the test restores them
             monkeypatch.delenv(name)
     trainer: Any = make_trainer(folder, monkeypatch, **settings)
     if isinstance(getattr(trainer, "llm", None), FakeLLM):
@@ -49,7 +49,7 @@ def trainer_of_this_version(folder: Path, monkeypatch: pytest.MonkeyPatch, **set
 
 
 def watch(trainer: Any) -> tuple[rs.MemoryTracker, list[dict[str, Any]], RatioscopeCallback]:
-    """Attaches the callback, and in front of it a list of the batches that it sees."""
+    """Attaches the callback; returns its tracker, a growing list of the batches, and the callback."""
     batches: list[dict[str, Any]] = []
     original = trainer._generate_and_score_completions
 
@@ -69,7 +69,7 @@ def watch(trainer: Any) -> tuple[rs.MemoryTracker, list[dict[str, Any]], Ratiosc
 def test_each_mode_is_logged_as_numpy_computes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
-    """Logged raw extremes, mean and modified fraction are numpy's, and the rule gives TRL's own ratio to the bit."""
+    """Logged raw extremes, mean and modified fraction equal numpy's; the rule gives TRL's own ratio bit for bit."""
     trainer = trainer_of_this_version(tmp_path, monkeypatch, vllm_importance_sampling_mode=mode)
     tracker, batches, callback = watch(trainer)
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
@@ -110,11 +110,11 @@ def test_each_mode_is_logged_as_numpy_computes_it(
 def test_training_is_bit_identical_with_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses, weights and every metric of TRL's own are the same bits with and without the callback."""
     histories, weights = [], []
-    for watched in (False, True):
+    for attached in (False, True):
         trainer = trainer_of_this_version(
             tmp_path, monkeypatch, max_steps=3, eval_rows=8, eval_strategy="steps", eval_steps=2
         )
-        if watched:
+        if attached:
             watch(trainer)
         trainer.train()
         timing = ("runtime", "per_second", "step_time")
@@ -122,14 +122,14 @@ def test_training_is_bit_identical_with_and_without(tmp_path: Path, monkeypatch:
             [{k: v for k, v in row.items() if not any(t in k for t in timing)} for row in trainer.state.log_history]
         )
         weights.append({name: value.detach().clone() for name, value in trainer.model.named_parameters()})
-    for plain, seen in zip(*histories, strict=True):
-        assert plain.items() <= seen.items()
+    for plain, watched in zip(*histories, strict=True):
+        assert plain.items() <= watched.items()
     assert any(f"eval_{RAW}/mean" in row for row in histories[1])
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After enable(), "ratioscope" in report_to attaches the callback, whose scalars are in the trainer's log."""
+def test_report_to_attaches_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After enable(), "ratioscope" in report_to attaches the callback and its scalars reach the trainer's log."""
     monkeypatch.setattr(integration_utils, "INTEGRATION_TO_CALLBACK", dict(integration_utils.INTEGRATION_TO_CALLBACK))
     monkeypatch.setattr(grpo_trainer.GRPOTrainer, "__init__", grpo_trainer.GRPOTrainer.__init__)
     enable()

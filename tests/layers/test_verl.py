@@ -1,4 +1,4 @@
-"""A recorder in verl's driver against verl itself: its batch, its rollout correction and its ``Tracking``."""
+"""Recorder in verl's driver, compared with verl itself: batch, rollout correction and ``Tracking``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ KEPT = [[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
 
 
 def shared_batch() -> DataProto:
-    """The batch that every framework's correction was run on; what is masked out is garbage."""
+    """Makes the batch that every framework's correction was run on; masked-out values are garbage."""
     rollout = torch.tensor(ROLLOUT)
     return DataProto.from_dict(
         tensors={
@@ -74,7 +74,7 @@ def shared_batch() -> DataProto:
 
 
 def trainer_config(**options: Any) -> Any:
-    """The config of verl's PPO trainer, as it ships, with options of the rollout correction."""
+    """Loads verl's default PPO config, with options of the rollout correction."""
     config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
     return OmegaConf.merge(config, {"algorithm": {"rollout_correction": options}, "trainer": {"logger": ["console"]}})
 
@@ -82,7 +82,7 @@ def trainer_config(**options: Any) -> Any:
 def correct_and_observe(
     batch: DataProto, config: Any, ratios: VerlRecorder, *, with_mask: bool = True
 ) -> tuple[DataProto, dict[str, float]]:
-    """What verl's driver does to a batch between scoring and the update, with the lines of the how-to."""
+    """Does the steps of verl's driver between scoring and the update, with the lines of the how-to."""
     mask = batch.batch["response_mask"]
     batch, metrics = compute_rollout_correction_and_add_to_batch(batch, config.algorithm.rollout_correction)
     rewards = torch.zeros(batch.batch["response_mask"].shape)
@@ -95,12 +95,12 @@ def correct_and_observe(
 
 
 def recorder(config: Any, folder: Path, **options: Any) -> VerlRecorder:
-    """A recorder whose records no tracker sees."""
+    """Makes a recorder without trackers."""
     return VerlRecorder(config, Tracking("project", "run", []), output_dir=folder, **options)
 
 
 def flushed(ratios: VerlRecorder, step: int = 1) -> Record:
-    """The record of the window."""
+    """Returns the record of the window and closes the recorder."""
     record = ratios.flush(step)
     ratios.close()
     assert record is not None
@@ -123,8 +123,8 @@ def flushed(ratios: VerlRecorder, step: int = 1) -> Record:
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
-def test_numbers_are_verls(options: dict[str, Any], tmp_path: Path) -> None:
-    """Raw statistics are verl's and numpy's; weights, mask and their statistics are those of verl's correction."""
+def test_numbers_equal_verls(options: dict[str, Any], tmp_path: Path) -> None:
+    """Raw statistics equal verl's and numpy's; weights, mask and their statistics equal verl's correction."""
     config = trainer_config(**options)
     ratios = recorder(config, tmp_path)
     batch, metrics = correct_and_observe(shared_batch(), config, ratios)
@@ -159,8 +159,8 @@ def test_numbers_are_verls(options: dict[str, Any], tmp_path: Path) -> None:
     assert record.summary.count("disagreements") == 0
 
 
-def test_other_weights_than_the_rules_are_told(tmp_path: Path) -> None:
-    """Weights of a threshold that the config does not name are counted as disagreements."""
+def test_weights_of_another_rule_count_as_disagreements(tmp_path: Path) -> None:
+    """Weights of another threshold than the config's count as disagreements."""
     ratios = recorder(trainer_config(rollout_is="token"), tmp_path)
     correct_and_observe(shared_batch(), trainer_config(rollout_is="token", rollout_is_threshold=1.1), ratios)
     assert flushed(ratios).summary.count("disagreements") == 5
@@ -171,7 +171,7 @@ NAMED = sorted(name for name, made in vars(RolloutCorrectionConfig).items() if i
 
 @pytest.mark.parametrize("name", NAMED)
 def test_verls_named_configs(name: str) -> None:
-    """Each config that verl names is a rule in decoupled mode, and none in bypass mode or where it only watches."""
+    """Each named config of verl gives a rule in decoupled mode, and none in bypass mode or if it only watches."""
     config = getattr(RolloutCorrectionConfig, name)()
     rule = correction_from(config)
     if name == "disabled":
@@ -191,7 +191,7 @@ def test_verls_named_configs(name: str) -> None:
 
 
 def test_configs_without_a_rule() -> None:
-    """As it ships verl corrects nothing; so it is without the section, and where a threshold is null."""
+    """There is no rule in verl's default config, without the section, and if the threshold is null."""
     assert correction_from(trainer_config()) is None
     assert mode_of(trainer_config()) == "decoupled"
     assert correction_from({"algorithm": {"rollout_correction": None}}) is None
@@ -202,7 +202,7 @@ def test_configs_without_a_rule() -> None:
 
 
 def nested(batch: DataProto) -> Any:
-    """The batch as verl's trainer keeps it between its steps: rows of unequal length in nested tensors."""
+    """Converts a batch to nested tensors of unequal rows, as verl's trainer keeps it between steps."""
     lengths = batch.batch["response_mask"].sum(dim=-1)
     rows = torch.nested.as_nested_tensor(
         [row[:n] for row, n in zip(batch.batch["response_mask"], lengths, strict=True)], layout=torch.jagged
@@ -211,21 +211,21 @@ def nested(batch: DataProto) -> Any:
 
 
 @pytest.mark.parametrize("layout", [lambda batch: batch.batch, lambda batch: dict(batch.batch.items()), nested])
-def test_every_layout_is_the_same_record(layout: Callable[[DataProto], Any], tmp_path: Path) -> None:
-    """A TensorDict, a dict and nested tensors give the packed state of the DataProto to the bit."""
+def test_every_layout_gives_the_same_record(layout: Callable[[DataProto], Any], tmp_path: Path) -> None:
+    """A TensorDict, a dict and nested tensors give the packed state of the DataProto bit for bit."""
     config = trainer_config(rollout_is="token")
     states = []
-    for of, folder in ((lambda batch: batch, "one"), (layout, "other")):
+    for convert, folder in ((lambda batch: batch, "first"), (layout, "second")):
         ratios = recorder(config, tmp_path / folder)
         batch, _ = compute_rollout_correction_and_add_to_batch(shared_batch(), config.algorithm.rollout_correction)
         batch.batch["advantages"] = torch.tensor([[1.0], [-1.0], [0.5]]).expand(3, 4) * batch.batch["response_mask"]
-        ratios.observe(of(batch))
+        ratios.observe(convert(batch))
         states.append(flushed(ratios).summary.pack())
     assert torch.equal(*states)
 
 
-def test_advantages_of_rows(tmp_path: Path) -> None:
-    """GRPO's advantages are each row's; those of a critic, and of a row that was rejected, are left out."""
+def test_advantages_must_be_one_per_completion(tmp_path: Path) -> None:
+    """GRPO's advantages are used; those of a critic, and of rejected completions, are left out."""
     positive, negative = "positive_advantage/n", "negative_advantage/n"
     config = trainer_config(rollout_is="token")
     ratios = recorder(config, tmp_path)
@@ -244,27 +244,27 @@ def test_advantages_of_rows(tmp_path: Path) -> None:
     assert (summary.count("dropped/n"), summary.count(positive)) == (4, 0)
 
 
-def test_what_cannot_be_observed_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing raises: a batch without rollout log-probabilities, bypass mode, or a mask after the rejection."""
+def test_unobservable_batches_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Batches without rollout log-probabilities, in bypass mode or with a mask after the rejection are reported."""
     config = trainer_config(rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold="0.5_2.0")
     batch = shared_batch()
     bypass = trainer_config(bypass_mode=True, rollout_is="token")
     apply_bypass_mode(batch, bypass.algorithm.rollout_correction, bypass.actor_rollout_ref.actor.policy_loss)
-    for each, seen in (
+    for settings, item in (
         (config, batch),
         (bypass, batch),
         (config, shared_batch().pop(["old_log_probs", "response_mask"])),
         (config, ["no", "batch"]),
     ):
-        ratios = recorder(each, tmp_path)
+        ratios = recorder(settings, tmp_path)
         for _ in range(2):
-            ratios.observe(seen)
+            ratios.observe(item)
         assert ratios.flush(1) is None
         assert list(ratios.recorder.incidents.counts.values()) == [2]
         ratios.close()
-    said = [record.getMessage() for record in caplog.records if record.name == "ratioscope"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "ratioscope"]
     parts = ["as in bypass mode", "runs in bypass mode", "no rollout_log_probs. Is", "expected a DataProto"]
-    assert [part in text for part, text in zip(parts, said, strict=True)] == [True] * 4
+    assert [part in text for part, text in zip(parts, messages, strict=True)] == [True] * 4
 
     ratios = recorder(config, tmp_path)
     correct_and_observe(shared_batch(), config, ratios, with_mask=False)
@@ -272,8 +272,8 @@ def test_what_cannot_be_observed_is_said_once(tmp_path: Path, caplog: pytest.Log
     assert flushed(ratios).summary.count("disagreements") == 0
 
 
-def test_a_rule_that_cannot_be_read_costs_the_correction_only(tmp_path: Path) -> None:
-    """An option that no version of ours knows leaves the raw statistics."""
+def test_unreadable_rule_keeps_raw_statistics(tmp_path: Path) -> None:
+    """With an unknown option there is no correction, and raw statistics are still recorded."""
     ratios = recorder(trainer_config(rollout_is="paragraph"), tmp_path)
     ratios.observe(shared_batch())
     scalars = flushed(ratios).scalars
@@ -283,12 +283,12 @@ def test_a_rule_that_cannot_be_read_costs_the_correction_only(tmp_path: Path) ->
 
 
 def test_tracking_of_another_kind_is_refused() -> None:
-    """What is no Tracking is an error at set-up."""
+    """Tracking of another type raises an error at set-up."""
     with pytest.raises(TypeError, match="expected verl's Tracking"):
         report_to_of(object())
 
 
-def test_the_runs_of_tracking_are_shared(
+def test_runs_of_tracking_are_shared(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -337,12 +337,12 @@ def test_the_runs_of_tracking_are_shared(
     assert not torch.distributed.is_initialized()
 
     expected = pytest.approx(0.0125, abs=1e-6)
-    hers = read_wandb(tmp_path)
-    rows = [row for row in hers.history if "actor/loss" in row]
+    uploaded = read_wandb(tmp_path)
+    rows = [row for row in uploaded.history if "actor/loss" in row]
     assert [(row["_step"], row["actor/loss"], row[KL]) for row in rows] == [(n, 0.5 * n, expected) for n in (1, 2, 3)]
     assert rows[0][f"{TOKENS}._type"] == "histogram"
-    assert hers.config["ratioscope"]["verl"]["mode"] == "decoupled"
-    assert hers.config["ratioscope"]["sampling"]["top_p"] == 0.9
+    assert uploaded.config["ratioscope"]["verl"]["mode"] == "decoupled"
+    assert uploaded.config["ratioscope"]["sampling"]["top_p"] == 0.9
 
     stored = read_mlflow(uri, run.info.run_id)
     assert [(point.step, point.value) for point in stored.metrics[KL]] == [(n, expected) for n in (1, 2, 3)]
@@ -368,21 +368,21 @@ def test_the_runs_of_tracking_are_shared(
 
 
 def test_tracking_ends_with_its_owner(tmp_path: Path) -> None:
-    """A recorder that was not closed keeps no Tracking alive, which ends its loggers as it goes, and works on."""
+    """A recorder does not keep its Tracking alive, which ends its loggers when deleted, and records on without it."""
     tracking = Tracking("project", "run", ["console"])
     ratios = VerlRecorder(trainer_config(), tracking, output_dir=tmp_path)
     ratios.observe(shared_batch())
     assert ratios.flush(1) is not None
-    gone = weakref.ref(tracking)
+    reference = weakref.ref(tracking)
     del tracking
-    assert gone() is None
+    assert reference() is None
     ratios.observe(shared_batch())
     assert flushed(ratios, 2).step == 2
     assert not ratios.recorder.incidents.counts
 
 
 def patched(tmp_path: Path) -> dict[str, Path]:
-    """The trainers of verl with the lines of the how-to, as they are pasted there."""
+    """Applies the how-to's diffs to copies of verl's trainers."""
     page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "verl.md"
     sources = {}
     for diff in re.findall(r"^```diff\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
@@ -395,8 +395,8 @@ def patched(tmp_path: Path) -> dict[str, Path]:
     return sources
 
 
-def test_the_lines_of_the_how_to_apply(tmp_path: Path) -> None:
-    """Both diffs fit this version's files, which still compile."""
+def test_diffs_of_the_how_to_apply(tmp_path: Path) -> None:
+    """Both diffs apply to the files of this version, which still compile."""
     sources = patched(tmp_path)
     assert set(sources) == {"trainer/ppo/v1/trainer_base.py", "trainer/ppo/ray_trainer.py"}
     for name, source in sources.items():
@@ -404,8 +404,8 @@ def test_the_lines_of_the_how_to_apply(tmp_path: Path) -> None:
         assert source.read_text().count("atios.") >= 3
 
 
-def test_the_default_trainer_with_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop of verl and its advantages, patched, record each step, with a dict in place of its tensor store."""
+def test_patched_default_trainer_records_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patched loop of verl records each step, with a dict in place of its tensor store."""
     source = patched(tmp_path)["trainer/ppo/v1/trainer_base.py"]
     spec = importlib.util.spec_from_file_location("patched_trainer_base", source)
     assert spec is not None
@@ -426,13 +426,13 @@ def test_the_default_trainer_with_the_lines(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(module, "tq", store_of)
 
     class Trainer(module.PPOTrainer):  # type: ignore[misc, name-defined]
-        """Everything but the loop and the advantages left out."""
+        """Trainer reduced to the loop and the advantages."""
 
         def __init__(self, config: Any) -> None:
             self.config, self.global_steps, self.total_training_steps, self.steps_per_epoch = config, 0, 2, 2
 
         def step(self, metrics: dict[str, float], timing_raw: dict[str, float]) -> Any:
-            """A generated batch on its way to the actor."""
+            """Passes one generated batch to the advantages."""
             store.clear()
             store.update(nested(shared_batch()).items())
             store["uid"] = NonTensorStack("a", "a", "a")

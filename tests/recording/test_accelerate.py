@@ -1,4 +1,4 @@
-"""A recorder with an ``Accelerator``: its ranks, its trackers' runs, and nothing of theirs ended or lost."""
+"""A recorder with an ``Accelerator`` merges its ranks and attaches to its trackers' runs without ending them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKENS = "ratioscope/hist/token_log_ratio"
 
 @dataclass(frozen=True)
 class Run:
-    """What two processes left behind."""
+    """Files and results of two processes."""
 
     folder: Path
     ranks: list[dict[str, Any]]
@@ -33,7 +33,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two processes with accelerate and five trackers, all offline."""
+    """Runs two processes with accelerate and five trackers, all offline."""
     folder = tmp_path_factory.mktemp("accelerate")
     own = ("WANDB_", "MLFLOW_", "TRACKIO_", "ACCELERATE_", "RATIOSCOPE_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)} | {
@@ -63,7 +63,7 @@ class TestTwoProcesses:
     """With accelerate, real trackers and two processes."""
 
     def test_ranks_are_merged(self, run: Run) -> None:
-        """Each record is of both ranks' tokens, and the trackers are those of `log_with`."""
+        """Each record covers both ranks' tokens, and the trackers are those of `log_with`."""
         for rank in run.ranks:
             assert rank["trackers"] == ["wandb", "mlflow", "tensorboard", "trackio", "lines"]
             assert rank["incidents"] == {}
@@ -73,11 +73,11 @@ class TestTwoProcesses:
         assert "reported once" not in run.log
 
     def test_ranks_that_share_a_batch_count_it_once(self, run: Run) -> None:
-        """Tensor-parallel ranks have the same tokens, so each merges with nobody."""
+        """Tensor-parallel ranks have the same tokens, so no rank merges with another."""
         assert [rank["tensor_parallel"] for rank in run.ranks] == [{"world_size": 1, "tokens": 2}] * 2
 
     def test_wandb_has_one_run_of_accelerates(self, run: Run) -> None:
-        """One run; our rows lie on the steps of the user's, none of which is lost, also after the recorder's close."""
+        """W&B has one run; both kinds of rows share their steps, and none is lost after the recorder's close."""
         (folder,) = (run.folder / "wandb").glob("offline-run-*")
         received = read_wandb(folder)
         assert received.project == "accelerated"
@@ -91,7 +91,7 @@ class TestTwoProcesses:
         assert received.exit_code == 0
 
     def test_mlflow_has_one_run_of_accelerates(self, run: Run) -> None:
-        """One run, with the user's metrics and ours at every step, ended by accelerate."""
+        """MLflow has one run with the user's metrics and ratioscope's at every step, ended by accelerate."""
         from mlflow import MlflowClient
 
         uri = f"sqlite:///{run.folder / 'mlflow.db'}"
@@ -107,7 +107,7 @@ class TestTwoProcesses:
         assert received.params["ratioscope.accelerate.num_processes"] == "2"
 
     def test_tensorboard_has_one_file_of_accelerates(self, run: Run) -> None:
-        """Scalars and histograms are in the folder of accelerate's writer, beside the user's."""
+        """TensorBoard has scalars and histograms in the folder of accelerate's writer, beside the user's."""
         received = read_tensorboard(run.folder / "logs" / "accelerated")
         assert [step for step, _ in received.scalars["loss"]] == [1, 2, 3]
         assert received.scalars[MEAN] == [(step, pytest.approx(1.5)) for step in (1, 2, 3)]
@@ -115,14 +115,14 @@ class TestTwoProcesses:
         assert list((run.folder / "out").rglob("*tfevents*")) == []
 
     def test_trackio_has_one_run_of_accelerates(self, run: Run) -> None:
-        """One run, with the user's rows and ours at the same steps."""
+        """Trackio has one run with the user's rows and ratioscope's at the same steps."""
         (received,) = read_trackio(run.folder / "trackio", "accelerated").values()
         steps = [(row["step"], MEAN in row, "loss" in row) for row in received.rows]
         assert {step for step, ours, _ in steps if ours} == {1, 2, 3}
         assert {step for step, _, users in steps if users} == {1, 2, 3}
 
-    def test_a_tracker_that_we_have_none_for_gets_scalars(self, run: Run) -> None:
-        """The user's own tracker receives scalars at their steps, from one process, and that is said once."""
+    def test_an_unknown_tracker_gets_scalars(self, run: Run) -> None:
+        """A tracker that the user wrote receives scalars at their steps from one process, after one warning."""
         lines = [json.loads(line) for line in (run.folder / "lines.jsonl").read_text().splitlines()]
         ours = [line for line in lines if MEAN in line]
         assert [line["step"] for line in ours] == [1, 2, 3]
@@ -131,12 +131,12 @@ class TestTwoProcesses:
 
 
 def accelerator(**attributes: Any) -> SimpleNamespace:
-    """Anything shaped like an accelerator."""
+    """Makes an object with the attributes of an accelerator."""
     return SimpleNamespace(**{"log_with": [], "trackers": [], **attributes})
 
 
-def test_what_is_asked_for_wins() -> None:
-    """With an accelerator, `report_to` names trackers as ever, and "none" is none."""
+def test_report_to_wins_over_the_accelerator() -> None:
+    """With an accelerator, `report_to` selects the trackers as usual, and "none" selects none."""
     host = accelerator(log_with=["tensorboard"])
     assert rs.Recorder(accelerator=host).tracker_names == ["tensorboard"]
     assert rs.Recorder(accelerator=host, report_to="none").tracker_names == []
@@ -145,14 +145,14 @@ def test_what_is_asked_for_wins() -> None:
     assert rs.Recorder().tracker_names == []
 
 
-def test_something_else_is_no_accelerator() -> None:
-    """What has no trackers is refused where the recorder is made."""
+def test_an_object_that_is_no_accelerator_is_refused() -> None:
+    """An object without trackers raises when the recorder is made."""
     with pytest.raises(TypeError, match=r"got accelerator of type str; expected an accelerate\.Accelerator"):
         rs.Recorder(accelerator="wandb")
 
 
 def test_trackers_that_never_begin_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Without `init_trackers` nothing is opened in its place, and the end says which rows were not sent."""
+    """Without `init_trackers` no other run is opened, and close reports the rows that were not sent."""
     recorder = rs.Recorder(accelerator=accelerator(log_with=["tensorboard", "mine"]))
     logps = -torch.rand(2, 3)
     recorder.observe(logps, logps, torch.ones(2, 3))

@@ -1,4 +1,4 @@
-"""The accelerate example with real vLLM: the loop trains, and what is recorded is what was sampled and used."""
+"""The accelerate example with real vLLM trains, and records exactly the sampled tokens and the used weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Batch = dict[str, "NDArray[Any]"]
 
 
 def launch(folder: Path, processes: int, *options: str) -> tuple[str, list[list[Batch]], list[rs.Record]]:
-    """Runs the example in processes of its own: its output, each rank's batches, and the journal."""
+    """Runs the example in new processes; returns its output, each rank's batches, and the journal's records."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("ACCELERATE_")},
         "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[1]), *filter(None, sys.path)]),
@@ -54,12 +54,12 @@ def launch(folder: Path, processes: int, *options: str) -> tuple[str, list[list[
 
 
 def log_ratios(batch: Batch) -> NDArray[np.float64]:
-    """Log-ratios of the sampled tokens, in numpy."""
+    """Computes the log-ratios of the sampled tokens in numpy."""
     return (batch["old_logps"] - batch["rollout_logps"]).astype(np.float64)[batch["mask"]]
 
 
 def check(batches: list[list[Batch]], records: list[rs.Record]) -> None:
-    """That each record is of all ranks' tokens, and the loss used the rule's weights."""
+    """Asserts that each record covers all ranks' tokens, and that the loss used the rule's weights."""
     for index, record in enumerate(records):
         window = [rank[index] for rank in batches]
         d = np.concatenate([log_ratios(batch) for batch in window])
@@ -73,8 +73,8 @@ def check(batches: list[list[Batch]], records: list[rs.Record]) -> None:
             np.testing.assert_allclose(batch["weights"][batch["mask"]], expected, rtol=1e-5)
 
 
-def test_a_loop_of_ones_own_is_recorded(tmp_path: Path) -> None:
-    """Under `accelerate launch` the loop trains, weights are the rule's, and the journal has what vLLM sampled."""
+def test_an_own_loop_is_recorded(tmp_path: Path) -> None:
+    """Under `accelerate launch` the loop trains, weights follow the rule, and the journal has the sampled tokens."""
     text, (batches,), records = launch(tmp_path, 1, "--steps", "3", "--log-with", "tensorboard")
     assert [record.step for record in records] == [1, 2, 3]
     check([batches], records)
@@ -100,7 +100,7 @@ def test_a_loop_of_ones_own_is_recorded(tmp_path: Path) -> None:
 
 
 def test_two_processes_sample_and_report_together(tmp_path: Path) -> None:
-    """Under torchrun each process has an engine of its own, and each record is of both."""
+    """Under torchrun each process has its own engine, and each record covers both."""
     _, batches, records = launch(tmp_path, 2, "--steps", "2", "--prompts", "2")
     assert [record.world_size for record in records] == [2, 2]
     assert not np.array_equal(batches[0][0]["token_ids"], batches[1][0]["token_ids"])

@@ -1,6 +1,6 @@
-"""Several real processes: one truth on every rank, and nothing that hangs.
+"""Several real processes: the same record on every rank, and no deadlock.
 
-This file is also the program that each rank runs: it plays every scenario in turn and writes down what it saw.
+This file is also the program of each rank: it runs every scenario in turn and writes its results to a file.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.distributed
 
 LIMIT_S = 30
-"""A collective that waits longer raises in every rank."""
+"""Seconds after which a waiting collective raises in every rank."""
 START_S = 120
-"""What importing torch in several processes may take on a busy machine, on top."""
+"""Further seconds for importing torch in several processes on a busy machine."""
 
 RAW = "sampling/raw_importance_sampling_ratio/"
 OWN = "ratioscope/"
@@ -47,13 +47,13 @@ RULES = {
 }
 CAP = RULES["token_truncate"]
 TOKENS = {2: (1, 400), 4: (1, 37, 400, 0)}
-"""Rows of each rank, by number of ranks: as unequal as can be."""
+"""Completions of each rank, by number of ranks; as unequal as possible."""
 
 Seen = dict[str, Any]
 
 
 def share(rank: int, world: int) -> tuple[torch.Tensor, ...]:
-    """One rank's rows: ragged, with an empty row and bad tokens, of a width of its own."""
+    """Makes one rank's batch: ragged, with an empty completion, bad tokens and a different width."""
     rng = np.random.default_rng(100 + rank)
     rows, width = TOKENS[world][rank], 3 + 5 * rank
     rollout = -rng.exponential(1.0, (rows, width)).astype(np.float32)
@@ -65,17 +65,17 @@ def share(rank: int, world: int) -> tuple[torch.Tensor, ...]:
 
 
 def observe(recorder: rs.Recorder, ratios: list[float]) -> None:
-    """Observes one row of tokens with these ratios."""
+    """Observes one completion with these ratios."""
     train = torch.tensor([ratios]).log()
     recorder.observe(train, torch.zeros_like(train), torch.ones_like(train))
 
 
 def seen(record: rs.Record | None) -> Seen | None:
-    """A record as JSON, without the time, at which each rank looked at its own clock."""
+    """Returns a record as JSON, without the time, which differs between ranks."""
     return None if record is None else {key: value for key, value in record.to_json().items() if key != "time"}
 
 
-# --- what each rank does ------------------------------------------------------------------------------------------
+# --- scenarios of each rank ------------------------------------------------------------------------------------------
 
 
 def union(rank: int, world: int) -> Seen:
@@ -91,7 +91,7 @@ def union(rank: int, world: int) -> Seen:
 
 
 def noise(rank: int, world: int) -> Seen:
-    """Every rank observes its share, and the first two were scored twice."""
+    """Every rank observes its share, and the first two score it twice."""
     recorder = rs.Recorder(correction=CAP)
     train, rollout, mask, _ = share(rank, world)
     recorder.observe(train, rollout, mask)
@@ -102,7 +102,7 @@ def noise(rank: int, world: int) -> Seen:
 
 
 def scored_again(rank: int, train: torch.Tensor) -> torch.Tensor:
-    """The trainer's log-probabilities in another order."""
+    """Returns the trainer's log-probabilities with rounding noise."""
     return train + 1e-3 * torch.randn(train.shape, generator=torch.Generator().manual_seed(rank))
 
 
@@ -183,7 +183,7 @@ def unequal(rank: int, world: int) -> Seen:
 
 
 def bad_on_one(rank: int, world: int) -> Seen:
-    """Only rank 0 has NaN tokens, so that only it has something to say about them."""
+    """Only rank 0 has NaN tokens."""
     recorder = rs.Recorder(correction=CAP)
     observe(recorder, [1.0, float("nan")] if rank == 0 else [1.0, 1.0])
     return {"record": seen(recorder.flush(step=1))}
@@ -203,7 +203,7 @@ def counted_once(rank: int, world: int) -> Seen:
 
 
 def trackers(rank: int, world: int) -> Seen:
-    """Every rank has a tracker, and every rank is its node's first, as with one process a node."""
+    """Every rank has a tracker and is its node's first, as with one process a node."""
     os.environ["LOCAL_RANK"] = "0"
     tracker = rs.MemoryTracker()
     with rs.Recorder(report_to=tracker, correction=CAP) as recorder:
@@ -223,7 +223,7 @@ def weights_differ_on_one(rank: int, world: int) -> Seen:
 
 
 def stops(rank: int, world: int) -> Seen:
-    """Half of the tokens have no log-probability, and the run is to stop at that; rank 0 alone diagnoses it."""
+    """Half of the tokens have no log-probability, at which the run stops; only rank 0 diagnoses it."""
     with rs.Recorder(on_finding="stop") as recorder:
         for step in range(1, 1001):
             if rank != 1:
@@ -253,7 +253,7 @@ SCENARIOS: tuple[Callable[[int, int], Seen], ...] = (
 
 
 def main(rank: int, world: int, folder: Path) -> None:
-    """Plays every scenario as one rank."""
+    """Runs every scenario as one rank."""
     store = dist.FileStore(str(folder / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=LIMIT_S))
     results = {scenario.__name__: scenario(rank, world) for scenario in SCENARIOS}
@@ -262,12 +262,12 @@ def main(rank: int, world: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-# --- what comes of it -----------------------------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
-    """What each rank saw, by scenario."""
+    """Returns the results of each rank, by scenario."""
     world: int = request.param
     folder = tmp_path_factory.mktemp(f"ranks{world}")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
@@ -294,7 +294,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def everywhere(ranks: list[Seen], scenario: str, name: str) -> Seen:
-    """One record, after checking that every rank has the same but for how delivery stands, which rank 0 knows."""
+    """Returns a record after checking that all ranks have the same, apart from the state of delivery on rank 0."""
     records = [rank[scenario][name] for rank in ranks]
     assert all({**record, "health": {}} == {**records[0], "health": {}} for record in records if record)
     assert records[0] is not None
@@ -302,13 +302,13 @@ def everywhere(ranks: list[Seen], scenario: str, name: str) -> Seen:
 
 
 def worst_of(summary: HostSummary) -> list[Any]:
-    """Worst tokens and rows of a summary."""
+    """Returns worst tokens and completions of a summary."""
     record = rs.Record(step=1, split="train", time=0.0, scalars={}, summary=summary)
     return [*record.worst_tokens, *record.worst_rows]
 
 
 @pytest.mark.parametrize("mode", RULES)
-def test_ranks_are_one_process_on_the_union(ranks: list[Seen], mode: str) -> None:
+def test_ranks_equal_one_process_on_the_union(ranks: list[Seen], mode: str) -> None:
     """Ranks with unequal shares give one process's counts, histograms and extremes exactly, and its sums to 1e-12."""
     record = rs.Record.from_json({**everywhere(ranks, "union", mode), "time": 0.0})
     shares = [share(rank, len(ranks)) for rank in range(len(ranks))]
@@ -325,9 +325,9 @@ def test_ranks_are_one_process_on_the_union(ranks: list[Seen], mode: str) -> Non
     assert np.array_equal(record.summary.lengths, expected.lengths)
     assert np.array_equal(record.summary.top.log_ratios, expected.top.log_ratios)
     got, want = (worst_of(summary) for summary in (record.summary, expected))
-    assert [replace(one, rank=0) for one in got] == want
+    assert [replace(worst, rank=0) for worst in got] == want
     alone = [worst_of(rs.summarize(*part[:3], advantages=part[3]).to_host()) for part in shares]
-    assert all(replace(one, rank=0) in alone[one.rank] for one in got)
+    assert all(replace(worst, rank=0) in alone[worst.rank] for worst in got)
     # A row's weight is the trainer's float32 sum, whose last bit may depend on how wide the rank's batch is.
     rounded = ("corrected/max", "corrected/-min") if mode.startswith("sequence") else ()
     for index, name in enumerate(MAXIMA):
@@ -337,28 +337,28 @@ def test_ranks_are_one_process_on_the_union(ranks: list[Seen], mode: str) -> Non
     sizes = dict(zip(SUMS, expected.sums.tolist(), strict=True))
     for index, name in enumerate(SUMS):
         rel = 1e-7 if (name.startswith("corrected") and rounded) or name.startswith("gradient") else 1e-12
-        place = name.rpartition("/")[0]
-        scale = max(abs(sizes[name]), sizes.get(f"{place}/abs_d", 0.0))
+        prefix = name.rpartition("/")[0]
+        scale = max(abs(sizes[name]), sizes.get(f"{prefix}/abs_d", 0.0))
         assert abs(record.summary.sums[index] - sizes[name]) <= rel * scale, name
 
 
-def test_the_noise_floor_is_of_all_ranks(ranks: list[Seen]) -> None:
-    """The noise floor pools the ranks that measured it, as numpy does, and the multiple is of all ranks' tokens."""
+def test_the_noise_floor_covers_all_ranks(ranks: list[Seen]) -> None:
+    """The noise floor pools the ranks that measured it, as numpy does; the multiple covers all ranks' tokens."""
     scalars = everywhere(ranks, "noise", "record")["scalars"]
-    pairs, apart = [], []
+    pairs, mismatches = [], []
     for rank in range(len(ranks)):
         train, rollout, mask, _ = share(rank, len(ranks))
-        apart.append((train - rollout)[mask].abs().double().numpy())
+        mismatches.append((train - rollout)[mask].abs().double().numpy())
         if rank < 2:
-            # Nothing above 0 is a log-probability, and some of these are.
+            # Values above 0 are no log-probabilities; the noise makes some.
             pairs.append((scored_again(rank, train).numpy(), train.numpy(), (mask & (train <= 1e-4)).numpy()))
-    joined = np.concatenate(apart)
+    joined = np.concatenate(mismatches)
     for key, value in noise_floor(*pairs, abs_d=joined[np.isfinite(joined)]).items():
         assert scalars[key] == pytest.approx(value, rel=1e-4), key
 
 
-def test_drift_is_of_all_ranks(ranks: list[Seen]) -> None:
-    """Drift pools the ranks that observed it, as numpy does; those that did not count for nothing."""
+def test_drift_covers_all_ranks(ranks: list[Seen]) -> None:
+    """Drift pools the ranks that observed it, as numpy does; other ranks do not count."""
     scalars = everywhere(ranks, "noise", "record")["scalars"]
     pairs = []
     for rank in range(min(2, len(ranks))):
@@ -369,22 +369,22 @@ def test_drift_is_of_all_ranks(ranks: list[Seen]) -> None:
 
 
 def test_a_flush_is_two_collectives_of_fixed_size(ranks: list[Seen]) -> None:
-    """Every rank makes the same two collectives in each flush, with data, with a failure and with nothing."""
+    """Every rank makes the same two collectives in each flush, with data, with a failure and without data."""
     each_flush = [len(MAXIMA) + 1 + TOP_SIZE, PACKED_SIZE - len(MAXIMA) - TOP_SIZE]
     assert [rank["collectives"]["sizes"] for rank in ranks] == [[each_flush] * 2] * len(ranks)
 
 
 def test_every_rank_stops_at_the_same_step(ranks: list[Seen]) -> None:
-    """Rank 0 alone knows of the finding, and every rank hears of it in the same flush, without a further collective."""
+    """Only rank 0 has the finding; every rank stops at the same flush, without a further collective."""
     stopped = [rank["stops"] for rank in ranks]
-    assert [each["knew"] for each in stopped] == [True] + [False] * (len(ranks) - 1)
-    assert all(each["stopped"] for each in stopped)
-    assert len({each["step"] for each in stopped}) == 1
+    assert [result["knew"] for result in stopped] == [True] + [False] * (len(ranks) - 1)
+    assert all(result["stopped"] for result in stopped)
+    assert len({result["step"] for result in stopped}) == 1
     assert stopped[0]["step"] < 1000
 
 
 def test_a_rank_that_raises_hangs_nothing(ranks: list[Seen]) -> None:
-    """Where one rank's observation raises, the others' data are reported with an event, and the next window works."""
+    """If one rank's observation raises, the others' data are reported with an event, and the next window works."""
     first, second = (everywhere(ranks, "one_raises", name) for name in ("first", "second"))
     assert first["events"] == ["observations that failed and are not in this record: 1"]
     assert first["scalars"][f"{OWN}counts/tokens"] == 2 * (len(ranks) - 1)
@@ -412,7 +412,7 @@ def test_a_rank_that_never_observed_hangs_nothing(ranks: list[Seen]) -> None:
 
 
 def test_texts_are_on_the_first_rank_only(ranks: list[Seen]) -> None:
-    """Rank 0 has the texts of every rank's worst tokens; but for these and its health all ranks have one record."""
+    """Rank 0 has the texts of all ranks' worst tokens; apart from these and health, all records are equal."""
     world = len(ranks)
     records = [rank["decoded"]["record"] for rank in ranks]
     assert records[0].pop("texts") == [["", f"rank {rank}", ""] for rank in reversed(range(world))]
@@ -420,14 +420,14 @@ def test_texts_are_on_the_first_rank_only(ranks: list[Seen]) -> None:
 
 
 def test_c09_ranks_are_pooled_not_averaged(ranks: list[Seen]) -> None:
-    """Means and quantiles are of all ranks' tokens, not means of what each rank has."""
+    """Means and quantiles cover all ranks' tokens; they are not means over ranks."""
     first, second = (everywhere(ranks, "unequal", name)["scalars"] for name in ("first", "second"))
     assert first[f"{RAW}mean"] == pytest.approx(1.25)
     assert second[f"{RAW}mean"] == pytest.approx(1.4)
     assert second[f"{OWN}token/raw/p95"] == pytest.approx(5.0**0.55, rel=0.02)
 
 
-def test_c47_a_rank_with_more_to_say_hangs_nothing(ranks: list[Seen]) -> None:
+def test_c47_bad_tokens_on_one_rank_hang_nothing(ranks: list[Seen]) -> None:
     """Bad tokens on one rank alone are counted on every rank."""
     scalars = everywhere(ranks, "bad_on_one", "record")["scalars"]
     assert scalars[f"{OWN}counts/nan"] == 1
@@ -435,7 +435,7 @@ def test_c47_a_rank_with_more_to_say_hangs_nothing(ranks: list[Seen]) -> None:
 
 
 def test_c48_tokens_are_counted_once(ranks: list[Seen]) -> None:
-    """Four tokens here and six there are ten on every rank, also when the record is read again."""
+    """Four tokens on one rank and six on another are ten on every rank, also when the record is read again."""
     record = everywhere(ranks, "counted_once", "record")
     assert record["scalars"][f"{OWN}counts/tokens"] == 10
     assert record["scalars"][f"{OWN}counts/generations"] == 3

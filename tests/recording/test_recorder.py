@@ -1,4 +1,4 @@
-"""Recorder: windows, trackers, and that nothing of it ends a run."""
+"""Recorder: windows, trackers, and failures that never end a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ratioscope.delivery.background import Background
 from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.recording.windows import MOST_UNMERGED
-from ratioscope.summary.host import HostSummary
 from ratioscope.trackers import registry
 
 if TYPE_CHECKING:
@@ -32,36 +31,36 @@ CAP = rs.Correction("token", "truncate", upper=1.2)
 
 
 def observe(recorder: rs.Recorder, *log_ratios: float, **options: Any) -> None:
-    """Observes one row of tokens with these log-ratios."""
+    """Observes one completion with these log-ratios."""
     train = torch.tensor([log_ratios])
     recorder.observe(train, torch.zeros_like(train), torch.ones_like(train), **options)
 
 
 def flush(recorder: rs.Recorder, step: int = 1, **options: Any) -> rs.Record:
-    """Flushes a window that has something in it."""
+    """Flushes a window that has data."""
     record = recorder.flush(step=step, **options)
     assert record is not None
     return record
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Every warning of ours so far."""
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Returns every warning of ratioscope so far."""
     return [r.getMessage() for r in caplog.records if r.name == "ratioscope" and r.levelno == logging.WARNING]
 
 
 class Broken(rs.MemoryTracker):
-    """Raises wherever it is told to."""
+    """Raises in the given methods."""
 
     name = "broken"
 
-    def __init__(self, *where: str, background: bool = False) -> None:
+    def __init__(self, *methods: str, background: bool = False) -> None:
         super().__init__()
-        self.raises = where
+        self.failing = methods
         self.background = background  # type: ignore[misc]
 
-    def _maybe(self, what: str) -> None:
-        if what in self.raises:
-            msg = f"the backend's {what} is down"
+    def _maybe(self, method: str) -> None:
+        if method in self.failing:
+            msg = f"the backend's {method} is down"
             raise OSError(msg)
 
     def open(self, run: rs.RunContext) -> bool:
@@ -80,13 +79,13 @@ class Broken(rs.MemoryTracker):
         super().close()
 
     def where(self) -> str:
-        """Says where, or raises."""
+        """Returns the location, or raises."""
         self._maybe("where")
         return super().where()
 
 
 class Held(rs.MemoryTracker):
-    """A backend whose every write waits until it is let go."""
+    """Backend whose writes wait until they are released."""
 
     name = "held"
     background = True
@@ -104,7 +103,7 @@ class Held(rs.MemoryTracker):
 
 
 class Late(rs.MemoryTracker):
-    """A backend whose run is opened by somebody else, later."""
+    """Backend whose run is opened later by another program."""
 
     name = "late"
 
@@ -113,13 +112,13 @@ class Late(rs.MemoryTracker):
         self.ready = False
 
     def open(self, run: rs.RunContext) -> bool:
-        """Opens once the run is there."""
+        """Opens once the run exists."""
         return self.ready and super().open(run)
 
 
 @pytest.fixture
 def held() -> Iterator[Held]:
-    """A held backend, let go at the end."""
+    """Makes a held backend, released at the end."""
     tracker = Held()
     yield tracker
     tracker.go.set()
@@ -129,7 +128,7 @@ def held() -> Iterator[Held]:
 
 
 def test_a_window_pools_its_observations() -> None:
-    """Everything observed since the last flush is one record, and the next record starts from nothing."""
+    """All observations since the last flush are one record, and the next record starts empty."""
     recorder = rs.Recorder(correction=CAP)
     observe(recorder, 0.1, 0.5)
     observe(recorder, -0.3)
@@ -146,8 +145,8 @@ def test_a_window_pools_its_observations() -> None:
     assert second.scalars[f"{RAW}min"] == pytest.approx(math.exp(0.2))
 
 
-def test_a_window_of_many_batches_keeps_few_apart() -> None:
-    """A window holds at most eight states however many batches it has, and none of them is lost, nor a failure."""
+def test_a_window_of_many_batches_holds_few_states() -> None:
+    """A window holds at most eight states however many batches it has, and loses no batch and no failure."""
     recorder = rs.Recorder()
     for number in range(30):
         recorder.observe([[-1.0 - number]], [[-1.0]], [[1]])
@@ -162,7 +161,7 @@ def test_a_window_of_many_batches_keeps_few_apart() -> None:
 
 
 def test_a_rule_that_changes_within_a_window_is_refused_at_once() -> None:
-    """The batch under another rule is not taken, and the window flushes as it was."""
+    """A batch under another rule is refused, and the window flushes without it."""
     recorder = rs.Recorder(correction=CAP)
     recorder.observe([[-1.0]], [[-1.5]], [[1]])
     recorder.correction = rs.Correction("token", "mask", upper=3.0)
@@ -174,7 +173,7 @@ def test_a_rule_that_changes_within_a_window_is_refused_at_once() -> None:
 
 
 def test_a_window_without_an_observation_is_none() -> None:
-    """Flushing a window in which nothing was observed gives None and tells no tracker."""
+    """Flushing an empty window returns None and sends nothing to trackers."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker)
     assert recorder.flush(step=1) is None
@@ -184,8 +183,8 @@ def test_a_window_without_an_observation_is_none() -> None:
     assert len(tracker.rows) == 1
 
 
-def test_train_and_eval_have_windows_of_their_own() -> None:
-    """An eval observation enters the eval window alone, and its keys get a prefix."""
+def test_train_and_eval_have_separate_windows() -> None:
+    """An eval observation enters only the eval window, and its keys get a prefix."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker, correction=CAP)
     observe(recorder, 0.1)
@@ -202,20 +201,20 @@ def test_train_and_eval_have_windows_of_their_own() -> None:
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("action", ["truncate", "mask"])
-def test_correct_is_the_step_and_its_record(level: Any, action: Any) -> None:
-    """The recorder's correction step returns the rule's weights and records the same batch as an observation."""
+def test_correct_returns_weights_and_records_the_batch(level: Any, action: Any) -> None:
+    """``correct`` returns the rule's weights and records the same batch as ``observe``."""
     rule = rs.Correction(level, action, upper=1.2)
     train, mask = torch.tensor([[0.1, 0.5], [0.0, -0.2]]), torch.tensor([[1, 1], [1, 0]])
     advantages = torch.tensor([1.0, -1.0])
-    one, other = rs.Recorder(correction=rule), rs.Recorder(correction=rule)
-    weights = one.correct(train, torch.zeros(2, 2), mask, advantages=advantages)
+    correcting, observing = rs.Recorder(correction=rule), rs.Recorder(correction=rule)
+    weights = correcting.correct(train, torch.zeros(2, 2), mask, advantages=advantages)
     assert torch.equal(weights, rs.correct(train, torch.zeros(2, 2), mask, correction=rule))
-    other.observe(train, torch.zeros(2, 2), mask, advantages=advantages)
-    assert flush(one).summary == flush(other).summary
+    observing.observe(train, torch.zeros(2, 2), mask, advantages=advantages)
+    assert flush(correcting).summary == flush(observing).summary
 
 
-def test_foreign_weights_withhold_what_is_said_of_weights(caplog: pytest.LogCaptureFixture) -> None:
-    """Weights that are not the rule's are reported once, and cost the corrected statistics and histogram alone."""
+def test_other_weights_withhold_corrected_statistics(caplog: pytest.LogCaptureFixture) -> None:
+    """Weights that are not the rule's are reported once, and cost only the corrected statistics and histogram."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker, correction=CAP)
     for step in (1, 2):
@@ -227,12 +226,12 @@ def test_foreign_weights_withhold_what_is_said_of_weights(caplog: pytest.LogCapt
         assert not [key for key in record.scalars if "corrected" in key]
         assert record.scalars[FRACTION] == 0.5
     assert recorder.incidents.counts == {"weights disagree": 2}
-    assert len(said(caplog)) == 1
+    assert len(warnings(caplog)) == 1
     assert {key.rpartition("/")[2] for key in tracker.rows[0].histograms} == {"token_log_ratio", "sequence_log_ratio"}
 
 
 def test_the_rules_own_weights_are_trusted() -> None:
-    """Weights that are the rule's, to the bit, leave no event and withhold nothing."""
+    """Weights that equal the rule's to the bit cause no event and withhold nothing."""
     recorder = rs.Recorder(correction=CAP)
     observe(recorder, 0.1, 0.5, applied=torch.tensor([[0.1, 0.5]]).exp().clamp(max=1.2))
     record = flush(recorder)
@@ -240,10 +239,10 @@ def test_the_rules_own_weights_are_trusted() -> None:
     assert record.scalars[f"{OWN}corrected/max"] == pytest.approx(1.2)
 
 
-def test_a_record_says_what_recording_cost() -> None:
-    """A record's health has the time of its own observations, failed ones included, and that of the flush before."""
+def test_a_record_has_the_cost_of_recording() -> None:
+    """A record's health has the time of its observations, failed ones included, and that of the previous flush."""
     recorder = rs.Recorder()
-    seen = []
+    has_flush_ms = []
     for batches in (1, 0, 3):
         start = time.perf_counter()
         for _ in range(batches):
@@ -253,16 +252,16 @@ def test_a_record_says_what_recording_cost() -> None:
         took = 1000.0 * (time.perf_counter() - start)
         health = flush(recorder).health
         assert 0.0 < health["ratioscope/overhead/observe_ms"] <= took
-        seen.append("ratioscope/overhead/flush_ms" in health)
-    assert seen == [False, True, True]
+        has_flush_ms.append("ratioscope/overhead/flush_ms" in health)
+    assert has_flush_ms == [False, True, True]
 
 
-# --- what trackers receive ------------------------------------------------------------------------------------------
+# --- rows of trackers ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("detail", ["headline", "standard", "full"])
-def test_trackers_get_the_detail_that_was_asked_for(detail: str) -> None:
-    """A tracker receives the scalars of the chosen detail, while the record keeps all of them."""
+def test_trackers_get_the_requested_detail(detail: str) -> None:
+    """A tracker receives the scalars of the chosen detail; the record has all of them."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker, correction=CAP, detail=detail)
     observe(recorder, 0.1, 0.5, -0.2)
@@ -276,13 +275,13 @@ def test_trackers_get_the_detail_that_was_asked_for(detail: str) -> None:
 
 
 def test_an_unknown_detail_is_refused() -> None:
-    """A recorder with a detail that does not exist is refused at once."""
+    """A recorder with an unknown detail is refused at once."""
     with pytest.raises(ValueError, match="got detail='everything'"):
         rs.Recorder(detail="everything")
 
 
 def test_scalars_that_the_trainer_reports_are_not_sent_twice() -> None:
-    """Where the trainer reports to a backend itself, the headline reaches it through the trainer alone."""
+    """A backend that the trainer reports to receives the headline only from the trainer."""
     own, carried = rs.MemoryTracker(), Late()
     carried.ready = True
     recorder = rs.Recorder(report_to=[own, carried], correction=CAP)
@@ -298,7 +297,7 @@ def test_scalars_that_the_trainer_reports_are_not_sent_twice() -> None:
 
 
 def test_histograms_keep_their_width_over_a_run() -> None:
-    """The width of a level's bins is chosen at its first record and kept, so that steps can be compared."""
+    """The bin width of a level is chosen at its first record and kept, so that steps can be compared."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker, correction=CAP)
     for step, size in enumerate((0.01, 5.0)):
@@ -312,7 +311,7 @@ def test_histograms_keep_their_width_over_a_run() -> None:
 
 
 def test_secrets_never_reach_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in the config by a secret's name, in a URL or in the environment is redacted before any tracker."""
+    """Secrets by name, in a URL or from the environment are redacted before any tracker receives the config."""
     secret = "correct-horse-battery"
     monkeypatch.setenv("SERVICE_API_KEY", f"{secret}-3")
     config = {
@@ -333,8 +332,8 @@ def test_secrets_never_reach_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker.run.config["correction"]["mode"] == "token_truncate"
 
 
-def test_the_run_knows_where_and_what_it_is(tmp_path: Any) -> None:
-    """A tracker is told the output folder, the run's name and the sections of the config."""
+def test_the_run_has_folder_name_and_sections(tmp_path: Any) -> None:
+    """A tracker receives the output folder, the run's name and the sections of the config."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker, output_dir=str(tmp_path), run_name="first")
     recorder.open(sections={"trainer": {"class": "GRPOTrainer"}})
@@ -346,7 +345,7 @@ def test_the_run_knows_where_and_what_it_is(tmp_path: Any) -> None:
 
 
 def test_a_context_manager_closes() -> None:
-    """Leaving the block closes the trackers, also by an exception, which passes."""
+    """Leaving the block closes the trackers, also after an exception, which passes."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker)
 
@@ -366,7 +365,7 @@ def test_a_context_manager_closes() -> None:
 
 
 def test_closing_twice_closes_once() -> None:
-    """Closing again does nothing, and closing what was never opened opens nothing."""
+    """Closing again does nothing, and closing an unopened recorder opens nothing."""
     tracker = rs.MemoryTracker()
     recorder = rs.Recorder(report_to=tracker)
     recorder.close()
@@ -380,7 +379,7 @@ def test_closing_twice_closes_once() -> None:
 
 
 def test_where_names_each_open_tracker() -> None:
-    """There is one line for each open tracker, and none before."""
+    """``where`` has one line for each open tracker, and none before the first flush."""
     recorder = rs.Recorder(report_to=[rs.MemoryTracker(), Broken("where"), Broken("open")])
     assert recorder.where() == []
     observe(recorder, 0.1)
@@ -394,14 +393,14 @@ def test_where_names_each_open_tracker() -> None:
 # --- failing and slow trackers --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["open", "write", "close"])
+@pytest.mark.parametrize("method", ["open", "write", "close"])
 @pytest.mark.parametrize("background", [False, True], ids=["inline", "background"])
-def test_a_broken_tracker_costs_nothing(what: str, background: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A tracker that raises is warned of once, counted each time, and harms neither the run nor the other tracker.
+def test_a_broken_tracker_costs_nothing(method: str, background: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A failing tracker causes one warning, is counted each time, and harms neither the run nor the other tracker.
 
     In the background a failed write is tried again, here once more at the end.
     """
-    broken, healthy = Broken(what, background=background), rs.MemoryTracker()
+    broken, healthy = Broken(method, background=background), rs.MemoryTracker()
     with rs.Recorder(report_to=[broken, healthy]) as recorder:
         for step in range(3):
             observe(recorder, 0.1)
@@ -409,9 +408,10 @@ def test_a_broken_tracker_costs_nothing(what: str, background: bool, caplog: pyt
     assert len(healthy.rows) == 3
     assert healthy.closed
     writes = 2 if background else 3
-    assert recorder.incidents.counts[f"broken {what}: OSError"] == {"open": 4, "write": writes, "close": 1}[what]
-    assert [text for text in said(caplog) if f"the backend's {what} is down" in text] == [
-        f"ratioscope: broken {what} failed: OSError: the backend's {what} is down (reported once; training continues)"
+    reason = f"OSError: the backend's {method} is down"
+    assert recorder.incidents.counts[f"broken {method}: OSError"] == {"open": 4, "write": writes, "close": 1}[method]
+    assert [text for text in warnings(caplog) if reason in text] == [
+        f"ratioscope: broken {method} failed: {reason} (reported once; training continues)"
     ]
 
 
@@ -443,13 +443,13 @@ def test_a_slow_backend_does_not_slow_training(held: Held) -> None:
 
 
 def row(step: int) -> rs.Row:
-    """A row with a step alone."""
+    """Makes a row that has only a step."""
     record = rs.Record(step=step, split="train", time=0.0, scalars={}, summary=HostSummary.empty())
     return rs.Row(step, "train", 0.0, {}, {}, record)
 
 
 def test_closing_a_hanging_backend_is_bounded(held: Held, caplog: pytest.LogCaptureFixture) -> None:
-    """Closing waits for a hanging backend no longer than the timeout, and says how many rows were left."""
+    """Closing waits for a hanging backend no longer than the timeout, and reports how many rows were left."""
     incidents = Incidents()
     background = Background(held, incidents, timeout=0.2)
     assert background.open(rs.RunContext())
@@ -460,11 +460,11 @@ def test_closing_a_hanging_backend_is_bounded(held: Held, caplog: pytest.LogCapt
     background.close()
     assert 0.1 < time.monotonic() - start < 2.5
     assert incidents.counts == {"held did not finish": 1}
-    assert "3 rows were left" in said(caplog)[0]
+    assert "3 rows were left" in warnings(caplog)[0]
 
 
 def test_a_full_queue_drops_its_oldest_rows(held: Held, caplog: pytest.LogCaptureFixture) -> None:
-    """A backend that cannot keep up loses its oldest rows, which is counted and said once, and gets the newest."""
+    """A slow backend loses its oldest rows, which is counted and reported once, and gets the newest."""
     incidents = Incidents()
     background = Background(held, incidents, capacity=2)
     background.open(rs.RunContext())
@@ -473,14 +473,14 @@ def test_a_full_queue_drops_its_oldest_rows(held: Held, caplog: pytest.LogCaptur
     for step in (1, 2, 3, 4):
         background.write(row(step))
     assert incidents.counts == {"held queue full": 3}
-    assert len(said(caplog)) == 1
+    assert len(warnings(caplog)) == 1
     held.go.set()
     background.close()
-    assert [each.step for each in held.rows] == [0, 3, 4]
+    assert [row.step for row in held.rows] == [0, 3, 4]
 
 
 def test_a_background_tracker_that_never_opened_is_not_closed() -> None:
-    """Closing what was never opened returns at once."""
+    """Closing an unopened background tracker returns at once."""
     tracker = Late()
     background = Background(tracker, Incidents())
     assert not background.open(rs.RunContext())
@@ -500,7 +500,7 @@ def test_rows_wait_for_the_run() -> None:
     observe(recorder, 0.1)
     flush(recorder, step=3)
     recorder.close()
-    assert [each.step for each in tracker.rows] == [each.step for each in prompt.rows] == [1, 2, 3]
+    assert [row.step for row in tracker.rows] == [row.step for row in prompt.rows] == [1, 2, 3]
     assert tracker.closed
 
 
@@ -517,19 +517,19 @@ def test_rows_that_wait_are_sent_at_the_end() -> None:
 
 
 def test_rows_that_were_never_sent_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Rows for a run that never appeared are bounded in number, and their loss is counted and said."""
+    """Rows for a run that never appeared are bounded in number, and their loss is counted and reported."""
     tracker = Late()
     with rs.Recorder(report_to=tracker) as recorder:
         for step in range(66):
             observe(recorder, 0.1)
             flush(recorder, step=step)
     assert recorder.incidents.counts == {"late queue full": 2, "late never opened": 1}
-    assert "64 rows were not sent" in said(caplog)[-1]
+    assert "64 rows were not sent" in warnings(caplog)[-1]
     assert not tracker.closed
 
 
 def test_a_failing_merge_is_an_incident(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If merging the ranks fails, the flush gives None and counts it, and the next window works."""
+    """If merging the ranks fails, the flush returns None and counts the failure, and the next window works."""
     recorder = rs.Recorder()
     observe(recorder, 0.1)
     with monkeypatch.context() as patch:
@@ -544,8 +544,8 @@ def test_a_failing_merge_is_an_incident(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("report_to", ["none", None, [], (), ["none"], [None]])
-def test_no_tracker_is_asked_for(report_to: Any) -> None:
-    """`none`, None and an empty list report to no tracker, and the record is still made."""
+def test_no_tracker_is_requested(report_to: Any) -> None:
+    """With `none`, None or an empty list no tracker receives the record, which is still made."""
     recorder = rs.Recorder(report_to=report_to)
     assert recorder.tracker_names == []
     observe(recorder, 0.1)
@@ -565,7 +565,7 @@ def test_all_is_every_installed_tracker(
 
 
 def test_names_and_trackers_may_be_mixed() -> None:
-    """A list may hold names and trackers; a name that is there already, by `all` or twice, is there once."""
+    """A list may hold names and trackers; a repeated name counts once."""
     memory = rs.MemoryTracker()
     names = rs.Recorder(report_to=["tensorboard", memory, "tensorboard", memory]).tracker_names
     assert names == ["tensorboard", "memory"]
@@ -575,7 +575,7 @@ def test_names_and_trackers_may_be_mixed() -> None:
 
 
 def test_a_tracker_may_be_a_plain_dataclass() -> None:
-    """A tracker need not be hashable, as a dataclass is not."""
+    """A tracker may be unhashable, like a dataclass."""
 
     @dataclass
     class Plain(rs.MemoryTracker):
@@ -602,7 +602,7 @@ def test_a_tracker_may_be_a_plain_dataclass() -> None:
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:
-    """A name that is none raises at once and names the nearest one."""
+    """An unknown name raises at once, and the error suggests the nearest one."""
     for report_to in (name, [name]):
         with pytest.raises(ValueError, match=rf"got report_to='{name}'.*{hint}"):
             rs.Recorder(report_to=report_to)
@@ -610,7 +610,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> No
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])
 def test_a_missing_package_is_refused_with_the_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tracker that is named and whose package is missing raises with the command that installs it."""
+    """A named tracker without its package raises an error with the command that installs it."""
     monkeypatch.setattr(registry, "find_spec", lambda package: None)
     with pytest.raises(ImportError, match=rf'{name}.*not installed; run: pip install "ratioscope\[{name}\]"'):
         rs.Recorder(report_to=["none", name])
@@ -620,8 +620,8 @@ def test_a_missing_package_is_refused_with_the_command(name: str, monkeypatch: p
 @pytest.mark.parametrize(
     "wrong", [3, object(), rs.MemoryTracker, {"wandb": True}], ids=["int", "object", "class", "dict"]
 )
-def test_what_is_no_tracker_is_refused(wrong: Any) -> None:
-    """Something that is neither a name nor a tracker raises with what a tracker has."""
+def test_an_object_that_is_no_tracker_is_refused(wrong: Any) -> None:
+    """An object that is neither a name nor a tracker raises an error that lists a tracker's members."""
     with pytest.raises(TypeError, match="expected a name or an object with name, background, open, write, close"):
         rs.Recorder(report_to=[wrong])
 
@@ -629,21 +629,21 @@ def test_what_is_no_tracker_is_refused(wrong: Any) -> None:
 # --- incidents ------------------------------------------------------------------------------------------------------
 
 
-def test_incidents_are_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """The first of each kind is logged as a warning, and all of them are counted."""
+def test_incidents_are_reported_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """The first incident of each kind is logged as a warning, and all are counted."""
     incidents = Incidents()
     for number in range(3):
         incidents.report("slow", f"it is slow, {number}")
     incidents.report("gone", "it is gone")
     assert incidents.counts == {"slow": 3, "gone": 1}
-    assert [text.removesuffix(" (reported once; training continues)") for text in said(caplog)] == [
+    assert [text.removesuffix(" (reported once; training continues)") for text in warnings(caplog)] == [
         "ratioscope: it is slow, 0",
         "ratioscope: it is gone",
     ]
 
 
 def test_a_guard_turns_exceptions_into_incidents(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception in a guarded block is counted by what failed and by its type, and is not raised."""
+    """An exception in a guarded block is counted by action and type, and is not raised."""
     incidents = Incidents()
     for error in (ValueError("one"), ValueError("two"), KeyError("three")):
         with incidents.guard("drawing"):
@@ -651,7 +651,7 @@ def test_a_guard_turns_exceptions_into_incidents(caplog: pytest.LogCaptureFixtur
     with incidents.guard("drawing"):
         pass
     assert incidents.counts == {"drawing: ValueError": 2, "drawing: KeyError": 1}
-    assert len(said(caplog)) == 2
+    assert len(warnings(caplog)) == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -664,7 +664,7 @@ def test_a_guard_lets_interrupts_pass(error: type[BaseException]) -> None:
 
 
 def test_incidents_of_many_threads_are_all_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """Incidents reported by several threads at once are all counted, and said once."""
+    """Incidents of several threads at once are all counted, and reported once."""
     incidents = Incidents()
     barrier = threading.Barrier(8)
 
@@ -679,4 +679,4 @@ def test_incidents_of_many_threads_are_all_counted(caplog: pytest.LogCaptureFixt
     for thread in threads:
         thread.join()
     assert incidents.counts == {"busy": 1600}
-    assert len(said(caplog)) == 1
+    assert len(warnings(caplog)) == 1

@@ -1,4 +1,4 @@
-"""A run under a general rule, from the recorder to its journal, trackers, report, sweep and diagnosis."""
+"""A run under a rule of stages, in journal, trackers, report, sweep and diagnosis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = "drops rows with any token's ratio outside [0.2, 100]; truncates tokens 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, rs.MemoryTracker, rs.Correction]:
-    """A finished run of three windows under SkyRL's rule, with its tracker."""
+    """Records a run of three windows under SkyRL's rule; returns its folder, tracker and rule."""
     folder, tracker = tmp_path_factory.mktemp("run"), rs.MemoryTracker()
     rule = rs.Correction.preset("skyrl/off_policy_correction", **OPTIONS)
     generator = torch.Generator().manual_seed(3)
@@ -47,33 +47,33 @@ def test_the_journal_has_the_rule(run: tuple[Path, rs.MemoryTracker, rs.Correcti
     assert records == [row.record for row in tracker.rows]
 
 
-def test_trackers_get_what_each_stage_finds(run: tuple[Path, rs.MemoryTracker, rs.Correction]) -> None:
-    """By default trackers get each stage's own fraction, and nothing of stages that the rule does not have."""
+def test_trackers_get_each_stages_fraction(run: tuple[Path, rs.MemoryTracker, rs.Correction]) -> None:
+    """By default trackers get the fraction of each stage of the rule, and of no other stage."""
     _, tracker, _ = run
     for row in tracker.rows:
-        found = {key for key in row.scalars if "/stage/" in key}
-        assert found == {f"ratioscope/stage/{stage}/modified" for stage in (1, 2)}
+        keys = {key for key in row.scalars if "/stage/" in key}
+        assert keys == {f"ratioscope/stage/{stage}/modified" for stage in (1, 2)}
         assert row.record.scalars["ratioscope/modified/vetoed"] == row.scalars["ratioscope/stage/1/modified"]
         assert not row.record.events
 
 
-def test_the_config_tells_the_stages(run: tuple[Path, rs.MemoryTracker, rs.Correction]) -> None:
-    """The run's config has the stages as data and in words, flat for MLflow too, and the report shows the words."""
+def test_the_config_has_the_stages(run: tuple[Path, rs.MemoryTracker, rs.Correction]) -> None:
+    """The run config has the stages as data and in words, and the report displays the words."""
     folder, _, rule = run
     config = read(folder).config
     assert config["correction"]["mode"] == "skyrl/off_policy_correction"
     assert WORDS in config["correction"]["words"]
     assert config["correction"]["stages"] == [stage.to_json() for stage in rule.stages]
-    shown = dict(settings(config))
-    assert shown["Mode"] == "skyrl/off_policy_correction"
-    assert WORDS in shown["Stages"]
-    assert "Bounds" not in shown
+    displayed = dict(settings(config))
+    assert displayed["Mode"] == "skyrl/off_policy_correction"
+    assert WORDS in displayed["Stages"]
+    assert "Bounds" not in displayed
 
 
 def test_report_and_terminal_show_the_stages(
     run: tuple[Path, rs.MemoryTracker, rs.Correction], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The page and the terminal say what the rule does, in words."""
+    """The page and the terminal describe the rule in words."""
     folder, _, _ = run
     page = tmp_path / "page.html"
     assert main(["report", str(folder), "-o", str(page)]) == 0
@@ -81,7 +81,7 @@ def test_report_and_terminal_show_the_stages(
     assert "skyrl/off_policy_correction" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_sweep_of_such_a_run_is_of_trls_modes(
+def test_a_sweep_of_a_staged_run_tries_trls_modes(
     run: tuple[Path, rs.MemoryTracker, rs.Correction], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sweep names the run's own rule and tries TRL's modes on its raw ratios, as a table and as JSON."""
@@ -95,10 +95,10 @@ def test_a_sweep_of_such_a_run_is_of_trls_modes(
     assert "drops rows" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_diagnosis_takes_such_a_run(
+def test_a_staged_run_can_be_diagnosed(
     run: tuple[Path, rs.MemoryTracker, rs.Correction], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A diagnosis reads a run under a general rule as it reads any other."""
+    """A run under a rule of stages is diagnosed like any other."""
     folder, _, _ = run
     assert main(["diagnose", str(folder), "--json"]) in {0, 1}
     assert json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""A loop of one's own with accelerate and its trackers; each rank writes down what it saw.
+"""Own training loop with accelerate and its trackers; each rank writes its records to a file.
 
 python -m torch.distributed.run --nproc_per_node 2 tests/support/accelerate_training.py FOLDER
 """
@@ -20,11 +20,11 @@ import ratioscope as rs
 
 RULE = rs.Correction("token", "truncate", upper=2.0)
 RATIOS = ([0.5, 1.0], [1.5, 3.0])
-"""Of each rank."""
+"""Ratios of each rank."""
 
 
 class Lines(GeneralTracker):  # type: ignore[misc]
-    """A tracker of the user's own."""
+    """Tracker that the user wrote."""
 
     name = "lines"
     requires_logging_directory = False
@@ -35,7 +35,7 @@ class Lines(GeneralTracker):  # type: ignore[misc]
 
     @property
     def tracker(self) -> Path:
-        """What it writes to."""
+        """The file that it writes to."""
         return self.path
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
@@ -45,13 +45,13 @@ class Lines(GeneralTracker):  # type: ignore[misc]
 
 
 def observe(recorder: rs.Recorder, rank: int) -> None:
-    """One batch of this rank's ratios."""
+    """Observes one batch of this rank's ratios."""
     train = torch.tensor([RATIOS[rank]]).log()
     recorder.observe(train, torch.zeros_like(train), torch.ones_like(train))
 
 
 def train(folder: Path) -> dict[str, Any]:
-    """Three steps; the trackers begin after the first one."""
+    """Trains three steps; the trackers begin after the first one."""
     log_with: list[Any] = ["wandb", "mlflow", "tensorboard", "trackio", Lines(folder / "lines.jsonl")]
     accelerator = Accelerator(cpu=True, log_with=log_with, project_dir=str(folder / "logs"))
     rank = accelerator.process_index
@@ -76,7 +76,7 @@ def train(folder: Path) -> dict[str, Any]:
 
 
 def across_tensor_parallel(rank: int) -> dict[str, Any]:
-    """Ranks that share one model and one batch: each counts it for itself."""
+    """Records on ranks that share one model and one batch, which each rank counts alone."""
     parallelism = ParallelismConfig(tp_size=2)
     mesh = parallelism.get_device_mesh("cpu")
     accelerator = SimpleNamespace(
@@ -91,6 +91,6 @@ def across_tensor_parallel(rank: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
-    seen = train(out)
+    results = train(out)
     rank = int(os.environ.get("RANK", "0"))
-    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+    (out / f"rank{rank}.json").write_text(json.dumps(results))

@@ -1,4 +1,4 @@
-"""Runs the accelerate example with a witness: saves what vLLM returned and what the loss received.
+"""Runs the accelerate example and saves the outputs of vLLM and the inputs of the loss.
 
 python tests/support/drive_accelerate.py FOLDER [options of examples/accelerate_grpo.py]
 """
@@ -17,7 +17,7 @@ from tests.support.drive_grpo import load_example
 
 
 def main(folder: Path, argv: list[str]) -> None:
-    """Wraps what the example calls, and trains."""
+    """Wraps functions of the example, and trains."""
     example = load_example("accelerate_grpo")
     folder.mkdir(parents=True, exist_ok=True)
     rank = int(os.environ.get("RANK", "0"))

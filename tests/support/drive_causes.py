@@ -2,7 +2,7 @@
 
 python tests/support/drive_causes.py FOLDER [RUN ...]
 
-A run is DTYPE-FAULT, such as bfloat16-top_p: the engine's dtype (the trainer has float32) and what is wrong. It leaves
+A run is DTYPE-FAULT, such as bfloat16-top_p: the engine's dtype (the trainer has float32) and the fault. It leaves
 its journal in FOLDER/RUN and every generated batch, as numpy, in FOLDER/batches/RUN.
 """
 
@@ -30,22 +30,22 @@ TOP_P = 0.8
 
 
 def sample_top_p(trainer: Any) -> None:
-    """Has the engine sample from the nucleus of 0.8."""
+    """Makes the engine sample from the nucleus of 0.8."""
     trainer.vllm_generation.top_p = TOP_P
 
 
 def sample_top_k(trainer: Any) -> None:
-    """Has the engine sample from 20 tokens."""
+    """Makes the engine sample from 20 tokens."""
     trainer.vllm_generation.top_k = 20
 
 
 def sample_colder(trainer: Any) -> None:
-    """Has the engine sample at 0.7 where the trainer scores at 1, as ``generation_kwargs`` can."""
+    """Makes the engine sample at 0.7 while the trainer scores at 1, through ``generation_kwargs``."""
     trainer.vllm_generation.generation_kwargs = {"temperature": 0.7}
 
 
 def never_sync(trainer: Any) -> None:
-    """Loses every weight update; the engine, which another run may have used, gets the initial weights alone."""
+    """Drops every weight update but the first: another run may have left its weights in the engine."""
     original = trainer.vllm_generation.sync_weights
     calls = iter([original])
     trainer.vllm_generation.sync_weights = lambda: next(calls, lambda: None)()
@@ -63,7 +63,7 @@ def fill_with_zeros(trainer: Any) -> None:
 
 
 def change_logprobs(trainer: Any, change: Callable[[list[list[float]]], list[list[float]]]) -> None:
-    """Changes what the engine returns for each row before the trainer sees it."""
+    """Changes the engine's log-probabilities of each completion before the trainer receives them."""
     original = trainer.vllm_generation.generate
 
     def generate(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ RUNS = [f"{dtype}-{fault}" for dtype in ("float32", "bfloat16") for fault in FAU
 
 @torch.no_grad()
 def full_distribution(trainer: Any, batch: Any) -> dict[str, Any]:
-    """From the trainer's own logits, ``(B, T)``: the mass of the nucleus, and the sampled token's log-probability."""
+    """Computes ``(B, T)`` nucleus mass and sampled log-probabilities from the trainer's own logits."""
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     length = batch["completion_ids"].shape[1]
@@ -105,17 +105,17 @@ def watch(trainer: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     original = trainer._generate_and_score_completions
 
-    def witness(inputs: Any) -> Any:
+    def save(inputs: Any) -> Any:
         batch = original(inputs)
         saved = {key: batch[key].numpy() for key in KEPT} | full_distribution(trainer, batch)
         np.savez(folder / f"{len(list(folder.iterdir())):03}.npz", **saved)
         return batch
 
-    trainer._generate_and_score_completions = witness
+    trainer._generate_and_score_completions = save
 
 
 def main(folder: Path, runs: list[str]) -> None:
-    """Trains the runs named, or all."""
+    """Trains the named runs, or all."""
     example = load_example()
     from trl.generation import vllm_generation
 

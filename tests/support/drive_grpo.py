@@ -1,4 +1,4 @@
-"""Runs the example with a witness: saves every generated batch as numpy, so that a test can compute from it.
+"""Runs the example and saves every generated batch as numpy, for tests to compute from.
 
 python tests/support/drive_grpo.py BATCHES_FOLDER [options of examples/grpo_vllm.py]
 """
@@ -23,7 +23,7 @@ KEPT = (
 
 
 def load_example(name: str = "grpo_vllm") -> Any:
-    """An example as a module."""
+    """Imports an example as a module."""
     path = Path(__file__).resolve().parents[2] / "examples" / f"{name}.py"
     sys.path.insert(0, str(path.parent))  # as where it is run: the examples share a module
     spec = importlib.util.spec_from_file_location(name, path)
@@ -35,23 +35,23 @@ def load_example(name: str = "grpo_vllm") -> Any:
 
 
 def main(folder: Path, argv: list[str]) -> None:
-    """Builds the example's trainer, adds the witness, trains."""
+    """Builds the example's trainer, makes it save its batches, and trains."""
     example = load_example()
     args = example.parse_args(argv)
     trainer = example.build_trainer(args)
     folder.mkdir(parents=True, exist_ok=True)
     rank = int(os.environ.get("RANK", "0"))
     original = trainer._generate_and_score_completions
-    seen = 0
+    count = 0
 
-    def witness(inputs: Any) -> Any:
-        nonlocal seen
+    def save(inputs: Any) -> Any:
+        nonlocal count
         batch = original(inputs)
-        seen += 1
-        np.savez(folder / f"rank{rank}-batch{seen:03d}.npz", **{key: batch[key].cpu().numpy() for key in KEPT})
+        count += 1
+        np.savez(folder / f"rank{rank}-batch{count:03d}.npz", **{key: batch[key].cpu().numpy() for key in KEPT})
         return batch
 
-    trainer._generate_and_score_completions = witness
+    trainer._generate_and_score_completions = save
     trainer.train()
     trainer.save_state()
 

@@ -1,4 +1,4 @@
-"""Generates with a real vLLM and writes down what we make of its outputs, beside what it says itself.
+"""Generates with a real vLLM and saves the converted outputs beside vLLM's own values.
 
 python tests/support/drive_outputs.py FOLDER
 """
@@ -17,12 +17,12 @@ MAX_TOKENS = 24
 
 
 def entries(completion: Any) -> list[dict[int, Any]]:
-    """Each position's entries as vLLM has them."""
+    """Returns vLLM's entries of each position."""
     return [completion.logprobs[position] for position in range(len(completion.logprobs))]
 
 
 def main(folder: Path) -> None:
-    """One engine, several ways to ask it for log-probabilities."""
+    """Generates on one engine with several settings of log-probabilities."""
     tiny = load_example("tiny")
     tiny.keep_weights_plain()
     from vllm import LLM, SamplingParams

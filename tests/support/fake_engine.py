@@ -1,4 +1,4 @@
-"""A stand-in for TRL's vLLM client, so that a real GRPOTrainer trains in seconds."""
+"""Fake of TRL's vLLM client, with which a real GRPOTrainer trains in seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EOS = 1
 
 
 class FakeEngine:
-    """Answers like ``trl.generation.vllm_generation.VLLMGeneration``.
+    """Fake of ``trl.generation.vllm_generation.VLLMGeneration``.
 
     The log-probabilities are the policy's own plus noise; ``spoil`` may change them.
     """
@@ -31,10 +31,10 @@ class FakeEngine:
         self.random = torch.Generator().manual_seed(11 + accelerator.process_index)
 
     def sync_weights(self) -> None:
-        """Nothing to send: the weights are the trainer's."""
+        """Does nothing: the weights are the trainer's."""
 
     def generate(self, prompts: list[list[int]], **_: Any) -> tuple[Any, ...]:
-        """Random completions of random lengths; the last token is EOS, so that TRL sees an end."""
+        """Generates random completions of random lengths, each ended by EOS."""
         ids, logps = [], []
         for prompt in prompts:
             n = int(torch.randint(2, self.length, (1,), generator=self.random))
@@ -64,7 +64,7 @@ def make_trainer(
     config_class: Any = None,
     **settings: Any,
 ) -> GRPOTrainer:
-    """A real GRPOTrainer, or one of another class, with a tiny model and the fake engine."""
+    """Makes a real GRPOTrainer, or a trainer of another class, with a tiny model and the fake engine."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer import grpo_trainer
@@ -117,12 +117,12 @@ def make_trainer(
 
 
 def length_reward(completions: list[str], **_: Any) -> list[float]:
-    """A reward that varies."""
+    """Rewards the length of the text, so that advantages differ."""
     return [len(text) / 10.0 for text in completions]
 
 
 def make_model() -> tuple[Any, Any]:
-    """A seeded one-layer Qwen2 and its tokenizer of :data:`VOCABULARY` words."""
+    """Makes a seeded one-layer Qwen2 and its tokenizer of :data:`VOCABULARY` words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 

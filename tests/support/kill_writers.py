@@ -1,4 +1,4 @@
-"""Forks journal writers and kills each at a random moment; prints what each had said was committed.
+"""Forks journal writers and kills each at a random moment; prints the records that each reported as committed.
 
 python tests/support/kill_writers.py FOLDER KILLS
 """
@@ -19,14 +19,14 @@ from ratioscope.journal.writer import Journal
 
 
 def make_record(step: int) -> rs.Record:
-    """A record with data."""
+    """Makes a record with data."""
     rollout = -torch.rand(4, 16) - 0.1
     summary = rs.summarize(rollout + 0.05 * torch.randn(4, 16), rollout, torch.ones(4, 16))
     return rs.Record(step, "train", 1.0 + step, summary.metrics(), summary.to_host())
 
 
 def write_until_killed(folder: Path, channel: int, records: list[rs.Record]) -> None:
-    """Appends records for ever, and says of each, after its commit, that it is there."""
+    """Appends records until it is killed, and reports each record after its commit."""
     journal = Journal(folder, config={"part": "kill"}, restored_step=0)
     for record in records:
         os.write(channel, f"{journal.append(record)}\n".encode())
@@ -48,8 +48,8 @@ def main(folder: Path, kills: int) -> None:
         time.sleep(rng.uniform(0.002, 0.15))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        with os.fdopen(reader) as said:
-            print(number, *said.read().split("\n")[:-1], flush=True)
+        with os.fdopen(reader) as reported:
+            print(number, *reported.read().split("\n")[:-1], flush=True)
 
 
 if __name__ == "__main__":

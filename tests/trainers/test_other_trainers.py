@@ -1,4 +1,4 @@
-"""The how-to for other trainers, on batches of the shapes that these have, filled in as they fill them in."""
+"""Snippets of the how-to for other trainers, run on batches laid out as in those trainers."""
 
 from __future__ import annotations
 
@@ -24,102 +24,104 @@ OLD = (torch.tensor([-0.5, -0.7, -0.9]), torch.tensor([-1.5, -0.25]))
 
 @pytest.fixture
 def page() -> dict[str, Any]:
-    """What the page's snippets define."""
+    """Runs the page's snippets and returns the names that they define."""
     names: dict[str, Any] = {}
     for snippet in snippets(PAGE):
         exec(compile(snippet, str(PAGE), "exec"), names)
     return names
 
 
-def laid(rows: tuple[torch.Tensor, ...], places: tuple[slice, ...], shape: tuple[int, int], filler: float = 0.0) -> Any:
-    """Rows at their places of a tensor that holds a filler elsewhere."""
+def laid(
+    rows: tuple[torch.Tensor, ...], positions: tuple[slice, ...], shape: tuple[int, int], filler: float = 0.0
+) -> Any:
+    """Makes a tensor with rows at given positions and a filler elsewhere."""
     tensor = torch.full(shape, filler)
-    for row, (values, place) in enumerate(zip(rows, places, strict=True)):
-        tensor[row, place] = values
+    for row, (values, position) in enumerate(zip(rows, positions, strict=True)):
+        tensor[row, position] = values
     return tensor
 
 
 def rollouts() -> tuple[torch.Tensor, ...]:
-    """The engine's log-probabilities, from which the old ones are the log-ratios apart."""
+    """Returns the engine's log-probabilities: the old ones minus the log-ratios."""
     return tuple(old - d for old, d in zip(OLD, LOG_RATIOS, strict=True))
 
 
 def ones() -> tuple[torch.Tensor, ...]:
-    """A mask of the trained tokens."""
+    """Returns a mask of the trained tokens."""
     return tuple(torch.ones(len(row)) for row in OLD)
 
 
 def checked(recorder: rs.Recorder, *, rows_empty: int = 0, largest: float = 2.0) -> dict[str, float]:
-    """The scalars of what was observed, once they are those of the five tokens in two rows."""
+    """Flushes the recorder, asserts that it has the five tokens of two rows, and returns the scalars."""
     record = recorder.flush(step=1)
     assert record is not None
     assert not record.events
-    found = dict(record.scalars)
-    counts = {name: found[f"ratioscope/counts/{name}"] for name in ("tokens", "rows", "rows_empty", "nan", "missing")}
+    scalars = dict(record.scalars)
+    counts = {name: scalars[f"ratioscope/counts/{name}"] for name in ("tokens", "rows", "rows_empty", "nan", "missing")}
     assert counts == {"tokens": 5, "rows": 2, "rows_empty": rows_empty, "nan": 0, "missing": 0}
-    assert found["ratioscope/token/raw/max"] == pytest.approx(math.exp(largest), rel=1e-5)
+    assert scalars["ratioscope/token/raw/max"] == pytest.approx(math.exp(largest), rel=1e-5)
     mean = torch.cat(LOG_RATIOS).mean().item()
-    assert found["ratioscope/token/log_ratio/mean"] == pytest.approx(mean, rel=1e-5)
-    return found
+    assert scalars["ratioscope/token/log_ratio/mean"] == pytest.approx(mean, rel=1e-5)
+    return scalars
 
 
 def test_nemo_rl(page: dict[str, Any]) -> None:
-    """Columns of prompt and completion with a filled first one: the log-ratios are of the masked tokens alone."""
-    places, shape = (slice(2, 5), slice(3, 5)), (3, 6)
+    """NeMo-RL's columns of prompt and completion give the log-ratios of the masked tokens alone."""
+    positions, shape = (slice(2, 5), slice(3, 5)), (3, 6)
     rows = [*OLD, torch.tensor([-1.0, -1.0])]
-    places = (*places, slice(1, 3))
-    sides = [laid((*side, rows[2]), places, shape) for side in (OLD, rollouts())]
-    sides[0][:, 5], sides[1][:, 5] = -3.0, -8.0  # what follows is not masked in
+    positions = (*positions, slice(1, 3))
+    sides = [laid((*side, rows[2]), positions, shape) for side in (OLD, rollouts())]
+    sides[0][:, 5], sides[1][:, 5] = -3.0, -8.0  # these columns are masked out
     data = {
         "input_ids": torch.arange(18).view(3, 6),
         "prev_logprobs": sides[0],
         "generation_logprobs": sides[1],
-        "token_mask": laid((*ones(), torch.ones(2)), places, shape),
+        "token_mask": laid((*ones(), torch.ones(2)), positions, shape),
         "sample_mask": torch.tensor([1.0, 1.0, 0.0]),  # the third sample is left out
     }
     page["observe_nemo"](page["nemo"], data)
-    found = checked(page["nemo"], rows_empty=1)
-    assert found["ratioscope/modified/fraction"] == 1 / 5  # exp(2) is above 5
+    scalars = checked(page["nemo"], rows_empty=1)
+    assert scalars["ratioscope/modified/fraction"] == 1 / 5  # exp(2) is above 5
 
 
 def test_openrlhf(page: dict[str, Any]) -> None:
-    """Padded actions whose log-probabilities are 0 outside of the mask, for two epochs: one batch, and both drifts."""
-    places, shape = (slice(0, 3), slice(1, 3)), (2, 4)
+    """OpenRLHF's padded actions give one batch in two epochs, and the drift of both."""
+    positions, shape = (slice(0, 3), slice(1, 3)), (2, 4)
     experience = SimpleNamespace(
-        action_log_probs=laid(OLD, places, shape),
-        rollout_log_probs=laid(rollouts(), places, shape, filler=-4.0),
-        action_mask=laid(ones(), places, shape).bool(),
+        action_log_probs=laid(OLD, positions, shape),
+        rollout_log_probs=laid(rollouts(), positions, shape, filler=-4.0),
+        action_mask=laid(ones(), positions, shape).bool(),
     )
     for epoch in range(2):
         current = experience.action_log_probs + epoch * 0.4 * experience.action_mask
         current.requires_grad_()
         page["observe_openrlhf"](page["openrlhf"], experience, current, eps_clip=[0.2, 0.28], first_epoch=epoch == 0)
-    found = checked(page["openrlhf"])
-    assert found["ratioscope/modified/fraction"] == 1 / 5
-    assert found["ratioscope/drift/abs_mean"] == pytest.approx(0.2)
-    assert found["ratioscope/drift/outside"] == 0.5
+    scalars = checked(page["openrlhf"])
+    assert scalars["ratioscope/modified/fraction"] == 1 / 5
+    assert scalars["ratioscope/drift/abs_mean"] == pytest.approx(0.2)
+    assert scalars["ratioscope/drift/outside"] == 0.5
 
 
 def test_skyrl(page: dict[str, Any]) -> None:
-    """Completions padded on the right, with tokens of an environment in them and a row that only fills up ranks."""
-    places, shape = (slice(0, 3), slice(2, 4)), (3, 5)
-    places = (*places, slice(0, 1))
+    """SkyRL's completions are read without the environment's tokens and without a row that only fills up ranks."""
+    positions, shape = (slice(0, 3), slice(2, 4)), (3, 5)
+    positions = (*positions, slice(0, 1))
     filled = torch.tensor([-0.1])
-    sides = [laid((*side, filled), places, shape) for side in (OLD, rollouts())]
+    sides = [laid((*side, filled), positions, shape) for side in (OLD, rollouts())]
     sides[0][1, :2] = -9.0  # the environment's, which the trainer scores and the engine did not
     training_input = {
         "action_log_probs": sides[0],
         "rollout_logprobs": sides[1],
-        "loss_mask": laid((*ones(), torch.zeros(1)), places, shape),
+        "loss_mask": laid((*ones(), torch.zeros(1)), positions, shape),
     }
     page["observe_skyrl"](page["skyrl"], training_input)
-    found = checked(page["skyrl"], rows_empty=1)
-    assert found["ratioscope/modified/dropped"] == 2 / 5  # the second row's product, exp(2), is above 1.3
+    scalars = checked(page["skyrl"], rows_empty=1)
+    assert scalars["ratioscope/modified/dropped"] == 2 / 5  # the second row's product, exp(2), is above 1.3
 
 
 @pytest.mark.parametrize("pads", [0, 3])
 def test_prime_rl(page: dict[str, Any], pads: int) -> None:
-    """A packed micro-batch in which positions begin anew with each row and, at the end, with the pads."""
+    """Rows of prime-rl's packed micro-batch are found by their positions, with and without padding at the end."""
     prompt = torch.tensor([-7.0, -0.1])
     packed = [torch.cat([prompt, side[0], prompt, side[1], torch.zeros(pads)]) for side in (OLD, rollouts())]
     mask = torch.cat([torch.zeros(2), torch.ones(3), torch.zeros(2), torch.ones(2), torch.zeros(pads)]).bool()
@@ -130,13 +132,13 @@ def test_prime_rl(page: dict[str, Any], pads: int) -> None:
         "advantages": torch.tensor([-1.0] * 5 + [0.5] * 4 + [0.0] * pads)[None],
     }
     page["observe_prime_rl"](page["prime_rl"], micro_batch, packed[0][None].requires_grad_())
-    found = checked(page["prime_rl"])
-    assert found["ratioscope/modified/positive_advantage"] == 1 / 2  # its probability rose by more than 0.2
-    assert found["ratioscope/modified/negative_advantage"] == 0.0
+    scalars = checked(page["prime_rl"])
+    assert scalars["ratioscope/modified/positive_advantage"] == 1 / 2  # its probability rose by more than 0.2
+    assert scalars["ratioscope/modified/negative_advantage"] == 0.0
 
 
 def test_prime_rl_without_a_trained_token(page: dict[str, Any]) -> None:
-    """A micro-batch that only keeps ranks in step has no token, and raises nothing."""
+    """A micro-batch of prime-rl without a trained token raises no error."""
     micro_batch = {
         "position_ids": torch.arange(4)[None],
         "inference_logprobs": torch.zeros(1, 4),
@@ -150,7 +152,7 @@ def test_prime_rl_without_a_trained_token(page: dict[str, Any]) -> None:
 
 
 def test_slime(page: dict[str, Any]) -> None:
-    """Lists of one tensor a sample: the hook weighs the flat loss by the rule, with what slime passes by keyword."""
+    """The hook of slime weighs the flat loss by the rule, with slime's keyword arguments."""
     train, rollout, masks = ([row.clone() for row in rows] for rows in (OLD, rollouts(), ones()))
     masks[0] = torch.tensor([1, 1, 1])
     pg_loss = torch.arange(1.0, 6.0, requires_grad=True)
@@ -167,7 +169,7 @@ def test_slime(page: dict[str, Any]) -> None:
     torch.testing.assert_close(loss, pg_loss * weights, rtol=1e-5, atol=1e-6)
     assert (kept, metrics) == (masks, {})
     loss.sum().backward()
-    found = checked(page["slime"])
-    assert found["ratioscope/modified/fraction"] == 1 / 5
+    scalars = checked(page["slime"])
+    assert scalars["ratioscope/modified/fraction"] == 1 / 5
     page["slime"].observe(train, rollout, masks)
-    assert checked(page["slime"])[f"{RATIO}max"] == found[f"{RATIO}max"]
+    assert checked(page["slime"])[f"{RATIO}max"] == scalars[f"{RATIO}max"]

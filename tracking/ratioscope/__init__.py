@@ -1,4 +1,4 @@
-"""ratioscope: see what the importance-sampling correction between vLLM and the trainer does to a GRPO run.
+"""ratioscope: logs what the importance-sampling correction between vLLM and the trainer does to a GRPO run.
 
 ``import ratioscope`` loads neither torch nor a tracker; each name is loaded at its first use.
 """
@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from ratioscope.correction.rule import Correction
     from ratioscope.correction.stages import Stage
     from ratioscope.correction.weights import Weighed, correct, weigh
+    from ratioscope.delivery.sync import sync
+    from ratioscope.diagnosis import diagnose
     from ratioscope.event import Event
     from ratioscope.journal.reader import JournalReader
     from ratioscope.journal.schema import JournalError
     from ratioscope.metrics.catalogue import CATALOGUE
     from ratioscope.record import Record
     from ratioscope.recording.recorder import Recorder
+    from ratioscope.runs.read import read as read_run
     from ratioscope.state.histogram import Bins
     from ratioscope.state.worst import WorstRow, WorstToken
     from ratioscope.summary.summary import RatioSummary, summarize
+    from ratioscope.sweep.outcome import sweep_view
     from ratioscope.trackers.base import Row, RunContext, Tracker
     from ratioscope.trackers.memory import MemoryTracker
 
@@ -52,10 +56,15 @@ __all__ = [
     "WorstToken",
     "__version__",
     "correct",
+    "diagnose",
+    "read_run",
     "summarize",
+    "sweep_view",
+    "sync",
     "weigh",
 ]
 
+# No name here may be that of a subpackage: importing the subpackage would replace it (hence `sweep_view`, not `sweep`).
 _HOME = {
     "Bins": "state.histogram",
     "CATALOGUE": "metrics.catalogue",
@@ -78,7 +87,11 @@ _HOME = {
     "WorstRow": "state.worst",
     "WorstToken": "state.worst",
     "correct": "correction.weights",
+    "diagnose": "diagnosis",
+    "read_run": "runs.read:read",
     "summarize": "summary.summary",
+    "sweep_view": "sweep.outcome",
+    "sync": "delivery.sync",
     "weigh": "correction.weights",
 }
 
@@ -87,7 +100,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    module, _, attribute = _HOME[name].partition(":")
+    value = getattr(import_module(f"{__name__}.{module}"), attribute or name)
     globals()[name] = value
     return value
 

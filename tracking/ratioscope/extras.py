@@ -1,4 +1,4 @@
-"""Packages that reports need beyond torch and numpy."""
+"""Optional packages, which reports need beyond torch and numpy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from importlib.util import find_spec
 
 
 def require(package: str, *, extra: str = "report") -> None:
-    """Says how to get a package that is missing, before anything is read or drawn.
+    """Raises with the install command if a package is missing, before anything is read or plotted.
 
     Args:
-        package: name of the import.
-        extra: the extra of ratioscope that has it.
+        package: the package's import name.
+        extra: the extra of ratioscope that installs it.
 
     Raises:
-        ImportError: if it is missing.
+        ImportError: if the package is missing.
     """
     if find_spec(package) is None:
         msg = f'this needs {package}: pip install "ratioscope[{extra}]"'

@@ -1,4 +1,4 @@
-"""Outputs of a real vLLM on CPU, against what it says of them itself."""
+"""Outputs of a real vLLM on CPU, compared with its own cumulative log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRIVER = Path(__file__).resolve().parents[2] / "support" / "drive_outputs.py"
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one engine returned, asked in six ways."""
+    """Runs one engine with six settings of log-probabilities and returns its outputs."""
     folder = tmp_path_factory.mktemp("outputs")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[1]), *filter(None, sys.path)])}
     with (folder / "log.txt").open("w") as log:
@@ -30,8 +30,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return seen
 
 
-def test_log_probabilities_are_those_that_vllm_adds_up(seen: dict[str, Any]) -> None:
-    """However many log-probabilities are asked for, in dicts or flat, the rows sum to vLLM's own cumulative ones."""
+def test_log_probabilities_sum_to_vllms_cumulative_ones(seen: dict[str, Any]) -> None:
+    """Rows sum to vLLM's cumulative log-probabilities for any number requested, in dicts or flat."""
     assert [(run["logprobs"], run["container"]) for run in seen["runs"]] == [
         (number, container) for number in (0, 1, 5) for container in ("list", "FlatLogprobs")
     ]
@@ -46,8 +46,8 @@ def test_log_probabilities_are_those_that_vllm_adds_up(seen: dict[str, Any]) -> 
         assert run["not_the_top"] > 10, "no token was sampled by which column 0 could be told from the sampled one"
 
 
-def test_a_stop_token_has_its_log_probability(seen: dict[str, Any]) -> None:
-    """A completion that a stop token ended has that token as its last, masked in and scored."""
+def test_stop_token_has_its_log_probability(seen: dict[str, Any]) -> None:
+    """A completion ended by a stop token has that token last, masked in and scored."""
     for run in seen["runs"]:
         ended = [row for row, reason in enumerate(run["stopped"]) if isinstance(reason, int)]
         assert ended
@@ -59,7 +59,7 @@ def test_a_stop_token_has_its_log_probability(seen: dict[str, Any]) -> None:
 
 
 def test_settings_are_read_off_the_engine(seen: dict[str, Any]) -> None:
-    """A live engine tells its version, its dtype and what its log-probabilities are of."""
+    """A live engine gives its version, its dtype and its log-probabilities' mode."""
     engine, sampling = seen["settings"]["engine"], seen["settings"]["sampling"]
     assert engine["vllm_version"].startswith("0.")
     assert engine["dtype"] in ("bfloat16", "float32")

@@ -1,4 +1,4 @@
-"""vLLM's outputs as tensors: the sampled token's log-probability, and what becomes of a token that has none."""
+"""vLLM's outputs as tensors: log-probabilities of sampled tokens, and tokens without one."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ OWN = "ratioscope/"
 
 
 def entry(value: float | None) -> SimpleNamespace:
-    """An entry as vLLM makes it."""
+    """Makes an entry of a position, as vLLM does."""
     return SimpleNamespace(logprob=value, rank=1, decoded_token="x")
 
 
 def completion(tokens: list[int], logprobs: Any) -> SimpleNamespace:
-    """One completion."""
+    """Makes a completion."""
     return SimpleNamespace(token_ids=tokens, logprobs=logprobs)
 
 
 def request(*completions: SimpleNamespace) -> SimpleNamespace:
-    """What ``LLM.generate`` returns for one prompt."""
+    """Makes the ``RequestOutput`` of one prompt."""
     return SimpleNamespace(outputs=list(completions))
 
 
 def sampled(tokens: list[int], logps: list[float | None]) -> SimpleNamespace:
-    """One request with the sampled token's log-probability alone, as ``logprobs=0`` gives it."""
+    """Makes a request with only the sampled token's log-probability, as ``logprobs=0`` gives it."""
     return request(completion(tokens, [{t: entry(value)} for t, value in zip(tokens, logps, strict=False)]))
 
 
 def counts(rollout: outputs.Rollout) -> dict[str, int]:
-    """What was counted, without zeros."""
+    """Returns the counts that are not zero."""
     return {kind: number for kind, number in rollout.counts.items() if number}
 
 
 def metrics(train: list[list[float]], rollout: outputs.Rollout) -> dict[str, float]:
-    """Statistics of the batch against a trainer's log-probabilities."""
+    """Computes the metrics of the batch against a trainer's log-probabilities."""
     return rs.summarize(torch.tensor(train), rollout.rollout_logps, rollout.mask).metrics()
 
 
 @pytest.mark.parametrize("top_first", [True, False])
-def test_the_sampled_token_is_taken_by_its_id(top_first: bool) -> None:
-    """Wherever the sampled token stands in its position's dict, its own log-probability is taken (C28)."""
+def test_sampled_token_is_looked_up_by_its_id(top_first: bool) -> None:
+    """The sampled token's own log-probability is used, at any place in its position's dict (C28)."""
     entries = {7: entry(-0.10), 5: entry(-2.30)}
     ordered = entries if top_first else dict(reversed(entries.items()))
     rollout = from_outputs([request(completion([5], [ordered]))], pad_id=PAD)
@@ -62,7 +62,7 @@ def test_the_sampled_token_is_taken_by_its_id(top_first: bool) -> None:
 
 @pytest.mark.parametrize("rows", [[[-2.3, -0.1]], torch.tensor([[-2.3, -0.1]]), np.array([[-2.3, -0.1]])])
 def test_columns_of_top_log_probabilities_are_refused(rows: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Log-probabilities of shape (T, N+1) give no number, are counted and said (C28)."""
+    """Log-probabilities of shape (T, N+1) give no number, and are counted and reported (C28)."""
     with caplog.at_level(logging.WARNING, "ratioscope"):
         rollout = from_outputs([request(completion([5], rows))], pad_id=PAD)
     assert counts(rollout) == {"refused": 1}
@@ -71,7 +71,7 @@ def test_columns_of_top_log_probabilities_are_refused(rows: Any, caplog: pytest.
 
 
 def test_an_array_is_refused() -> None:
-    """A 3-D tensor in place of outputs is an error, and so is one as log-probabilities (C28)."""
+    """A 3-D tensor raises an error as outputs and as log-probabilities (C28)."""
     logps = -torch.rand(2, 5, 3)
     with pytest.raises(TypeError, match=r"shape \(2, 5, 3\).*does not say which one is the sampled token's"):
         from_outputs(logps, pad_id=PAD)  # type: ignore[arg-type]
@@ -81,35 +81,35 @@ def test_an_array_is_refused() -> None:
         from_outputs([[-0.1]], pad_id=PAD)
 
 
-def test_an_unscored_token_is_in_no_statistic() -> None:
-    """A token whose log-probability is None or NaN is masked in, and only counted (C01, C02)."""
+def test_unscored_tokens_enter_no_statistic() -> None:
+    """A token whose log-probability is None or NaN is masked in and counted, and enters no statistic (C01, C02)."""
     for bad, kind in ((None, "none"), (math.nan, "nan")):
         rollout = from_outputs([sampled([5, 6, 7], [bad, -1.2, -2.0])], pad_id=PAD)
         assert counts(rollout) == {kind: 1}
         assert rollout.mask.tolist() == [[True, True, True]]
-        found = metrics([[-0.5, -1.0, -2.0]], rollout)
-        assert found["sampling/raw_importance_sampling_ratio/mean"] == pytest.approx(1.110701, abs=1e-6)
-        assert found[f"{OWN}kl/k1"] == pytest.approx(-0.1, abs=1e-6)
-        assert found[f"{OWN}tokens/invalid"] == pytest.approx(1 / 3)
+        result = metrics([[-0.5, -1.0, -2.0]], rollout)
+        assert result["sampling/raw_importance_sampling_ratio/mean"] == pytest.approx(1.110701, abs=1e-6)
+        assert result[f"{OWN}kl/k1"] == pytest.approx(-0.1, abs=1e-6)
+        assert result[f"{OWN}tokens/invalid"] == pytest.approx(1 / 3)
 
 
 def test_a_position_without_entries_is_counted() -> None:
-    """None in place of a position's dict is a token without a log-probability."""
+    """A position whose dict is None counts as a token without a log-probability."""
     rollout = from_outputs([request(completion([5, 6], [None, {6: entry(-1.0)}]))], pad_id=PAD)
     assert counts(rollout) == {"none": 1}
     assert rollout.rollout_logps[0, 1] == -1.0
 
 
-def test_an_appended_token_shifts_nothing() -> None:
-    """An EOS that the trainer appends has no log-probability and the others keep theirs (C30)."""
+def test_appended_tokens_shift_no_other() -> None:
+    """An EOS that the trainer appends has no log-probability, and the other tokens keep theirs (C30)."""
     logps: list[float | None] = [-0.1, -0.2, -0.3]
     rollout = from_outputs([sampled([5, 6, 7], logps)], pad_id=PAD, token_ids=[[5, 6, 7, 2]])
     assert rollout.token_ids.tolist() == [[5, 6, 7, 2]]
     assert rollout.rollout_logps[0, :3].tolist() == pytest.approx(logps)
     assert counts(rollout) == {"appended": 1}
-    found = metrics([[-0.1, -0.2, -0.3, -9.0]], rollout)
-    assert (found[f"{OWN}counts/tokens"], found[f"{OWN}tokens/invalid"]) == (3, 0.25)
-    assert found[f"{OWN}log_ratio/abs_mean"] == pytest.approx(0.0, abs=1e-7)
+    result = metrics([[-0.1, -0.2, -0.3, -9.0]], rollout)
+    assert (result[f"{OWN}counts/tokens"], result[f"{OWN}tokens/invalid"]) == (3, 0.25)
+    assert result[f"{OWN}log_ratio/abs_mean"] == pytest.approx(0.0, abs=1e-7)
 
 
 def test_log_probabilities_may_be_fewer_or_more_than_tokens() -> None:
@@ -124,8 +124,8 @@ def test_log_probabilities_may_be_fewer_or_more_than_tokens() -> None:
     assert rollout.rollout_logps.tolist() == [[pytest.approx(-0.1)]]
 
 
-def test_the_trainers_rows_must_be_the_engines() -> None:
-    """Rows cut at the end are taken as they are; other tokens or another number of rows are an error."""
+def test_trainers_rows_must_begin_like_the_engines() -> None:
+    """Rows cut at the end are accepted; other tokens or another number of rows raise an error."""
     outputs = [sampled([5, 6, 7], [-0.1, -0.2, -0.3])]
     rollout = from_outputs(outputs, pad_id=PAD, token_ids=[[5, 6]])
     assert rollout.rollout_logps.tolist() == [pytest.approx([-0.1, -0.2])]
@@ -136,23 +136,23 @@ def test_the_trainers_rows_must_be_the_engines() -> None:
         from_outputs(outputs, pad_id=PAD, token_ids=[[5], [5]])
 
 
-def test_a_shift_is_not_hidden() -> None:
-    """Entries that are shifted by one are no entries of the sampled tokens, or give the shifted numbers (C29)."""
+def test_shifted_entries_are_visible() -> None:
+    """Entries shifted by one do not match the sampled tokens, or give the shifted numbers (C29)."""
     tokens = [5, 6, 7, 8]
     shifted = [{t: entry(-1.0)} for t in [6, 7, 8, 9]]
     assert counts(from_outputs([request(completion(tokens, shifted))], pad_id=PAD)) == {"unmatched": 4}
 
     rollout = from_outputs([sampled(tokens, [-0.1, -3.0, -0.2, -2.0])], pad_id=PAD)
-    found = metrics([[-3.0, -0.2, -2.0, -0.05]], rollout)
-    assert found[f"{OWN}log_ratio/abs_mean"] == pytest.approx(2.3625, rel=1e-5)
+    result = metrics([[-3.0, -0.2, -2.0, -0.05]], rollout)
+    assert result[f"{OWN}log_ratio/abs_mean"] == pytest.approx(2.3625, rel=1e-5)
 
 
 def test_absurd_log_probabilities_pass_through() -> None:
-    """A positive value is counted as such, a hugely negative one as overflow, and neither is averaged (C34)."""
+    """A positive value counts as positive, a hugely negative one as overflow, and neither is averaged (C34)."""
     rollout = from_outputs([sampled([5, 6, 7, 8], [-0.3, 1.2e30, -7.7e8, -0.2])], pad_id=PAD)
     assert counts(rollout) == {}
-    found = metrics([[-0.3, -0.3, -0.3, -0.3]], rollout)
-    assert (found[f"{OWN}counts/positive_logp"], found[f"{OWN}counts/overflow"]) == (1, 1)
+    result = metrics([[-0.3, -0.3, -0.3, -0.3]], rollout)
+    assert (result[f"{OWN}counts/positive_logp"], result[f"{OWN}counts/overflow"]) == (1, 1)
 
 
 def test_missing_log_probabilities_are_reported_once_per_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,13 +178,13 @@ def test_a_call_without_incidents_reports_each_kind_once(caplog: pytest.LogCaptu
 
 
 def test_rows_are_completions_in_order() -> None:
-    """Several completions of a prompt are rows side by side; a prompt without any, or none at all, is an empty row."""
-    one, two, three = ([{t: entry(-float(t))} for t in tokens] for tokens in ([3], [4, 5, 6], [7, 8]))
+    """Completions of one prompt are neighbouring rows; a prompt without any, or None, is an empty row."""
+    first, second, third = ([{t: entry(-float(t))} for t in tokens] for tokens in ([3], [4, 5, 6], [7, 8]))
     outputs = [
-        request(completion([3], one), completion([4, 5, 6], two)),
+        request(completion([3], first), completion([4, 5, 6], second)),
         request(),
         None,
-        request(completion([], []), completion([7, 8], three)),
+        request(completion([], []), completion([7, 8], third)),
     ]
     rollout = from_outputs(outputs, pad_id=99)
     assert rollout.requests == (0, 0, 1, 2, 3, 3)
@@ -197,21 +197,21 @@ def test_rows_are_completions_in_order() -> None:
         torch.bool,
     )
     assert rollout.counts.keys() == KINDS.keys()
-    found = rs.summarize(rollout.rollout_logps - 0.1, rollout.rollout_logps, rollout.mask).metrics()
-    assert (found[f"{OWN}counts/rows"], found[f"{OWN}counts/rows_empty"]) == (3, 3)
+    result = rs.summarize(rollout.rollout_logps - 0.1, rollout.rollout_logps, rollout.mask).metrics()
+    assert (result[f"{OWN}counts/rows"], result[f"{OWN}counts/rows_empty"]) == (3, 3)
 
 
 @pytest.mark.parametrize("outputs", [[], [request()]])
-def test_nothing_is_a_batch_too(outputs: list[Any]) -> None:
-    """No output, or none with a token, is a batch of width 0 that a recorder takes."""
+def test_empty_outputs_are_a_batch(outputs: list[Any]) -> None:
+    """Outputs without a token give a batch of width 0 that a recorder accepts."""
     rollout = from_outputs(outputs, pad_id=PAD)
     assert rollout.mask.shape == (len(outputs), 0)
     recorder = rs.Recorder()
     recorder.observe(rollout.rollout_logps, rollout.rollout_logps, rollout.mask, token_ids=rollout.token_ids)
 
 
-def test_flat_containers_give_the_same() -> None:
-    """A container that holds all positions in one list is read by its fields, without a dict for each position."""
+def test_flat_containers_give_the_same_result() -> None:
+    """A container with all positions in one list is read by its fields, without a dict for each position."""
     flat = SimpleNamespace(
         start_indices=[0, 2, 4, 4],
         end_indices=[2, 4, 4, 6],

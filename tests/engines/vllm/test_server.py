@@ -1,4 +1,4 @@
-"""What a vLLM server says of itself, asked over loopback."""
+"""Settings of a vLLM server, requested over loopback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWERS = {"/version": {"version": "0.31.0"}, "/v1/models": MODELS}
 
 @contextmanager
 def server(answers: dict[str, Any], *, delay: float = 0.0, key: str | None = None) -> Iterator[tuple[str, list[str]]]:
-    """A server with these answers by path, its address, and the paths that it was asked for."""
+    """Serves answers by path; yields the address and the list of requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -59,8 +59,8 @@ def server(answers: dict[str, Any], *, delay: float = 0.0, key: str | None = Non
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
-def test_a_server_in_development_mode_tells_everything(path: str) -> None:
-    """`/server_info` has the engine's settings, `/version` and `/v1/models` the rest; wherever the address ends."""
+def test_server_in_development_mode_reports_every_setting(path: str) -> None:
+    """Settings come from `/server_info`, the rest from `/version` and `/v1/models`, with or without `/v1`."""
     with server({**ANSWERS, "/server_info": INFO}) as (address, asked):
         settings = server_settings_from(address + path)
     assert asked == ["/version", "/v1/models", "/server_info?config_format=json"]
@@ -80,8 +80,8 @@ def test_a_server_without_development_mode_leaves_settings_unknown() -> None:
     assert settings["dtype"] == settings["logprobs_mode"] == UNKNOWN
 
 
-def test_a_key_opens_and_is_not_recorded() -> None:
-    """A server behind a key is asked with it, and neither the key nor a password in a path is in the answer."""
+def test_api_key_is_sent_and_not_recorded() -> None:
+    """Requests carry the key; neither the key nor a password in a model's path is in the settings."""
     models = {"data": [{"root": "https://me:hunter22@host/model", "max_model_len": 8}]}
     with server({"/v1/models": models}, key="k3y-of-the-server") as (address, _):
         settings = server_settings_from(address, api_key="k3y-of-the-server")
@@ -92,8 +92,8 @@ def test_a_key_opens_and_is_not_recorded() -> None:
     assert "k3y" not in str(settings)
 
 
-def test_nobody_there_is_said_in_time() -> None:
-    """A closed port, a server that hangs and one that is no vLLM are errors, after the timeout at most."""
+def test_unreachable_server_raises_within_the_timeout() -> None:
+    """A closed port, a server that hangs and one that is not vLLM raise an error within the timeout."""
     with server(ANSWERS) as (address, _):
         pass
     with pytest.raises(ConnectionError, match=f"no vLLM server answers at {address}"):
@@ -109,8 +109,8 @@ def test_nobody_there_is_said_in_time() -> None:
         server_settings_from("localhost:8000")
 
 
-def test_sampling_settings_name_what_reshapes() -> None:
-    """Sampling parameters become the run config's section, with what changes the distribution by name."""
+def test_sampling_settings_list_reshaping_parameters() -> None:
+    """Sampling parameters become the run config's section, with the names of those that reshape the distribution."""
     params = SimpleNamespace(
         temperature=0.7, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, logit_bias={5: 1.0}
     )

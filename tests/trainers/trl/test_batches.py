@@ -1,4 +1,4 @@
-"""The callback on trainers that are not quite TRL's GRPOTrainer: where it reads the ratio, and what it says."""
+"""Callback on variants of TRL's GRPOTrainer: the place of the ratio, and the messages without one."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ FRACTION = "sampling/frac_modified_importance_sampling_ratio"
 
 
 def train(trainer: Any, caplog: pytest.LogCaptureFixture) -> tuple[list[rs.Record], list[str]]:
-    """Trains with the callback; returns the records and what ratioscope warned of, but for settings."""
+    """Trains with the callback; returns the records and ratioscope's warnings, except those of settings."""
     tracker = rs.MemoryTracker()
     trainer.add_callback(RatioscopeCallback(trainer, report_to=[tracker]))
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
         trainer.train()
-    said = [record.getMessage() for record in caplog.records if record.name == "ratioscope"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "ratioscope"]
     return [row.record for row in tracker.rows], [
-        text for text in said if "reported once" in text and "T != 1" not in text
+        text for text in messages if "reported once" in text and "T != 1" not in text
     ]
 
 
 def logged(trainer: Any, key: str = f"{RAW}/mean") -> list[float]:
-    """A scalar's values in the trainer's own log."""
+    """Returns a scalar's values in the trainer's own log."""
     return [row[key] for row in trainer.state.log_history if key in row]
 
 
-def expected(seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> dict[str, float]:
-    """Raw token statistics of pairs of log-probabilities and their mask, in numpy."""
-    parts = [np.exp((a - b).double().numpy())[mask.bool().numpy()] for a, b, mask in seen]
+def expected(pairs: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> dict[str, float]:
+    """Computes raw token statistics of log-probability pairs with their masks, in numpy."""
+    parts = [np.exp((a - b).double().numpy())[mask.bool().numpy()] for a, b, mask in pairs]
     ratios = np.concatenate(parts)
     return {f"{RAW}/min": ratios.min(), f"{RAW}/mean": ratios.mean(), f"{RAW}/max": ratios.max()}
 
 
 class InTheLoss(GRPOTrainer):  # type: ignore[misc]
-    """Leaves the trainer's side out of the generated batch and corrects in the loss, as huggingface/trl#5413 does."""
+    """Trainer that scores and corrects in the loss and not at generation, as in huggingface/trl#5413."""
 
     seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     passes = 0
@@ -82,10 +82,10 @@ class InTheLoss(GRPOTrainer):  # type: ignore[misc]
         return loss
 
 
-def test_a_ratio_left_to_the_loss_is_read_there_once_a_generation(
+def test_a_ratio_left_to_the_loss_is_read_once_per_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without old log-probabilities in the batch the loss's own scoring is used, at the first iteration alone (C06)."""
+    """Without old log-probabilities in the batch, the loss's scoring at the first iteration is used (C06)."""
     trainer: Any = make_trainer(
         tmp_path,
         monkeypatch,
@@ -97,9 +97,9 @@ def test_a_ratio_left_to_the_loss_is_read_there_once_a_generation(
         per_device_train_batch_size=4,
     )
     trainer.seen = []
-    records, said = train(trainer, caplog)
+    records, warnings = train(trainer, caplog)
 
-    assert said == []
+    assert warnings == []
     assert trainer.passes == len(trainer.seen) == 8, "no forward pass but the loss's own"
     assert len(records) == 2
     for n, record in enumerate(records):
@@ -114,22 +114,22 @@ def test_a_ratio_left_to_the_loss_is_read_there_once_a_generation(
 def test_a_ratio_left_to_the_loss_is_read_in_evaluation_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An evaluation amid the steps of a generation has a window of its own and takes nothing from the training's."""
+    """An evaluation between steps of one generation has its own window and takes nothing from the training's."""
     options = {"steps_per_generation": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
     options |= {"eval_rows": 4, "eval_strategy": "steps", "eval_steps": 1}
     trainer: Any = make_trainer(tmp_path, monkeypatch, trainer_class=InTheLoss, **options)
     trainer.seen = []
-    records, said = train(trainer, caplog)
-    assert said == []
+    records, warnings = train(trainer, caplog)
+    assert warnings == []
     assert [record.split for record in records].count("eval") == 2
     assert len(logged(trainer)) == 2
     assert len(logged(trainer, f"eval_{RAW}/mean")) == 2
 
 
-def test_reading_the_loss_changes_no_bit(
+def test_training_is_bit_identical_when_the_loss_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Weights after a training whose ratio is read in the loss are those of one without the callback."""
+    """Weights are the same bits with the ratio read in the loss and without the callback."""
     weights = []
     for watched in (False, True):
         trainer: Any = make_trainer(tmp_path, monkeypatch, trainer_class=InTheLoss)
@@ -139,25 +139,25 @@ def test_reading_the_loss_changes_no_bit(
         else:
             trainer.train()
         weights.append([value.detach().clone() for value in trainer.model.parameters()])
-    assert all(torch.equal(plain, seen) for plain, seen in zip(*weights, strict=True))
+    assert all(torch.equal(plain, observed) for plain, observed in zip(*weights, strict=True))
 
 
-def test_without_correction_the_loss_shows_what_the_batch_does_not(
+def test_without_correction_the_ratio_is_read_in_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the correction off and no old log-probabilities raw ratios are recorded, labelled as not applied."""
+    """With the correction off and no old log-probabilities, raw ratios are recorded as not applied."""
     trainer = make_trainer(tmp_path, monkeypatch, vllm_importance_sampling_correction=False)
-    records, said = train(trainer, caplog)
-    assert len(said) == 1
-    assert "no correction applied: the ratio is the current policy's to the rollout's" in said[0]
+    records, warnings = train(trainer, caplog)
+    assert len(warnings) == 1
+    assert "no correction applied: the ratio is the current policy's to the rollout's" in warnings[0]
     assert len(logged(trainer)) == 2
     assert not [key for key in records[0].scalars if "corrected" in key or "modified" in key]
 
 
-def test_a_loss_of_unknown_shape_is_told_once(
+def test_a_loss_of_unknown_layout_gives_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A loss whose scoring has another name gives one message, no ratio, and no harm."""
+    """A loss whose scoring has another name gives one warning and no ratio, and training continues."""
 
     class Unknown(InTheLoss):
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
@@ -166,17 +166,17 @@ def test_a_loss_of_unknown_shape_is_told_once(
             return GRPOTrainer._compute_loss(self, model, given)
 
     trainer = make_trainer(tmp_path, monkeypatch, trainer_class=Unknown, max_steps=3)
-    _, said = train(trainer, caplog)
+    _, warnings = train(trainer, caplog)
     assert trainer.state.global_step == 3
-    assert len(said) == 1
-    assert "the loss of Unknown has an unknown layout" in said[0]
+    assert len(warnings) == 1
+    assert "the loss of Unknown has an unknown layout" in warnings[0]
     assert logged(trainer) == []
 
 
-def test_a_queue_without_rollout_log_probabilities_is_told_once(
+def test_a_queue_without_rollout_log_probabilities_gives_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trainer that takes rollouts from a queue and has no ratio to compute, as in distillation, gives one message."""
+    """A trainer with a rollout queue and no ratio, as in distillation, gives one warning."""
     args = SimpleNamespace(report_to=[], output_dir=str(tmp_path))
     model = torch.nn.Linear(1, 1)
     trainer: Any = SimpleNamespace(
@@ -188,32 +188,32 @@ def test_a_queue_without_rollout_log_probabilities_is_told_once(
         RatioscopeCallback(trainer, report_to=[rs.MemoryTracker()])
         for _ in range(2):
             trainer.compute_loss(model, {"x": torch.ones(1, 1)})
-    (said,) = [text for text in caplog.messages if "reported once" in text]
-    assert "SimpleNamespace computes no vLLM importance ratio; there is nothing to record" in said
+    (warning,) = [text for text in caplog.messages if "reported once" in text]
+    assert "SimpleNamespace computes no vLLM importance ratio; there is nothing to record" in warning
 
 
 def test_gmpo_computes_and_does_not_apply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """GMPO's raw ratios are recorded, and that its loss leaves them out is said once (C42)."""
+    """GMPO's raw ratios are recorded, and one warning says that its loss does not use them (C42)."""
     gmpo = pytest.importorskip("trl.experimental.gmpo")
     trainer = make_trainer(
         tmp_path, monkeypatch, trainer_class=gmpo.GMPOTrainer, config_class=gmpo.GMPOConfig, loss_type="grpo"
     )
-    records, said = train(trainer, caplog)
+    records, warnings = train(trainer, caplog)
     assert len(logged(trainer)) == 2
     assert records[0].summary.count("disagreements") == 0
-    assert len(said) == 1
-    assert "the loss of GMPOTrainer reads no importance ratio: the correction is computed, not applied" in said[0]
+    assert len(warnings) == 1
+    assert "the loss of GMPOTrainer reads no importance ratio: the correction is computed, not applied" in warnings[0]
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_subclass_is_as_its_loss_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, goes_on: bool
+@pytest.mark.parametrize("calls_parent", [True, False])
+def test_a_subclass_whose_loss_uses_the_ratio_gives_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, calls_parent: bool
 ) -> None:
-    """A subclass whose loss goes on to TRL's own, or names the ratio itself, gives no warning."""
+    """A subclass whose loss calls TRL's own, or names the ratio itself, gives no warning."""
 
-    class GoesOn(GRPOTrainer):  # type: ignore[misc]
+    class CallsParent(GRPOTrainer):  # type: ignore[misc]
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
             return super()._compute_loss(model, inputs)
 
@@ -222,24 +222,24 @@ def test_a_subclass_is_as_its_loss_is(
             weights = inputs["importance_sampling_ratio"]
             return GRPOTrainer.__dict__["_compute_loss"](self, model, {**inputs, "importance_sampling_ratio": weights})
 
-    trainer = make_trainer(tmp_path, monkeypatch, trainer_class=GoesOn if goes_on else Names, max_steps=1)
-    records, said = train(trainer, caplog)
-    assert said == []
+    trainer = make_trainer(tmp_path, monkeypatch, trainer_class=CallsParent if calls_parent else Names, max_steps=1)
+    records, warnings = train(trainer, caplog)
+    assert warnings == []
     assert len(records) == 1
 
 
 @pytest.mark.parametrize(
-    ("mode", "kept"), [("token_truncate", True), ("sequence_truncate", True), ("token_mask", False)]
+    ("mode", "follows_config"), [("token_truncate", True), ("sequence_truncate", True), ("token_mask", False)]
 )
-def test_a_subclass_that_clamps_by_its_own_rule_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str, kept: bool
+def test_a_subclass_with_its_own_rule_has_no_corrected_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str, follows_config: bool
 ) -> None:
-    """A ratio of either shape that is the config's is taken; one that is not withholds corrected statistics (C42)."""
+    """Ratios by the config's rule are accepted in either shape; other ratios withhold corrected statistics (C42)."""
 
     class Clamps(GRPOTrainer):  # type: ignore[misc]
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             batch = super()._generate_and_score_completions(inputs)
-            if not kept:
+            if not follows_config:
                 d = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]) * batch["completion_mask"]
                 batch["importance_sampling_ratio"] = d.exp().clamp(max=1.2)
             return batch
@@ -247,33 +247,33 @@ def test_a_subclass_that_clamps_by_its_own_rule_is_found_out(
     trainer = make_trainer(tmp_path, monkeypatch, trainer_class=Clamps, vllm_importance_sampling_mode=mode, max_steps=1)
     records, _ = train(trainer, caplog)
     assert len(logged(trainer)) == 1
-    assert (records[0].summary.count("disagreements") == 0) == kept
-    assert ("ratioscope/corrected/mean" in records[0].scalars) == kept
+    assert (records[0].summary.count("disagreements") == 0) == follows_config
+    assert ("ratioscope/corrected/mean" in records[0].scalars) == follows_config
 
 
 def patched_class(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """TRL's trainer from a rewritten source, put in its place: what Unsloth does. It is no subclass of TRL's."""
+    """Replaces TRL's trainer by one of rewritten source that is no subclass of it, as Unsloth does."""
     source = inspect.getsource(grpo_trainer).replace("class GRPOTrainer(", "class UnslothGRPOTrainer(")
     module = ModuleType("trl.trainer.unsloth_compiled")
     module.__dict__.update(__package__="trl.trainer", __file__=grpo_trainer.__file__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(source, str(grpo_trainer.__file__), "exec"), module.__dict__)
-    made: Any = module.__dict__["UnslothGRPOTrainer"]
-    scoring = vars(made)[SCORING]
-    setattr(made, SCORING, torch.compile(scoring, backend="eager", dynamic=True))
+    patched: Any = module.__dict__["UnslothGRPOTrainer"]
+    scoring = vars(patched)[SCORING]
+    setattr(patched, SCORING, torch.compile(scoring, backend="eager", dynamic=True))
     module.__dict__["VLLMGeneration"] = FakeEngine
-    monkeypatch.setattr(grpo_trainer, "GRPOTrainer", made)
-    assert not issubclass(made, GRPOTrainer)
-    return made
+    monkeypatch.setattr(grpo_trainer, "GRPOTrainer", patched)
+    assert not issubclass(patched, GRPOTrainer)
+    return patched
 
 
 def test_a_patched_trainer_of_another_class_is_observed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trainer that is no GRPOTrainer and whose scoring is compiled is watched alike, to TRL's own numbers."""
+    """A trainer of another class with compiled scoring is observed, and its numbers equal TRL's own."""
     trainer = make_trainer(tmp_path, monkeypatch, trainer_class=patched_class(monkeypatch))
-    records, said = train(trainer, caplog)
-    assert said == []
+    records, warnings = train(trainer, caplog)
+    assert warnings == []
     assert len(records) == 2
     for record, theirs in zip(records, logged(trainer, "sampling/importance_sampling_ratio/mean"), strict=True):
         assert record.summary.count("disagreements") == 0
@@ -281,7 +281,7 @@ def test_a_patched_trainer_of_another_class_is_observed(
 
 
 def test_a_patched_trainer_attaches_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After enable(), a class that took the place of TRL's only later attaches when it first trains."""
+    """After enable(), a class that later replaces TRL's attaches when it first trains."""
     from transformers import Trainer
 
     integrations = attach.integration_utils
@@ -289,14 +289,14 @@ def test_a_patched_trainer_attaches_by_name(tmp_path: Path, monkeypatch: pytest.
     for kind, name in ((GRPOTrainer, "__init__"), (Trainer, "train"), (Trainer, "evaluate"), (Trainer, "predict")):
         monkeypatch.setattr(kind, name, getattr(kind, name))
     enable()
-    made = patched_class(monkeypatch)
-    trainer = make_trainer(tmp_path, monkeypatch, trainer_class=made, report_to=["ratioscope"])
+    trainer_class = patched_class(monkeypatch)
+    trainer = make_trainer(tmp_path, monkeypatch, trainer_class=trainer_class, report_to=["ratioscope"])
     trainer.train()
     assert len(logged(trainer)) == 2
 
 
 def rollouts(model: Any) -> MagicMock:
-    """A rollout worker for AsyncGRPO that has all its samples ready, with log-probabilities near the model's."""
+    """Makes a rollout worker for AsyncGRPO with all samples ready, whose log-probabilities are near the model's."""
     worker = MagicMock(rollout_buffer=queue.Queue(), metrics_queue=queue.Queue())
     random = torch.Generator().manual_seed(5)
     for n in range(32):
@@ -324,7 +324,7 @@ def rollouts(model: Any) -> MagicMock:
 
 
 def test_padded_rows_whose_model_returns_log_probabilities() -> None:
-    """Rows of prompt and completion, as AsyncGRPO had them before it packed, are read without the columns that pad."""
+    """Rows of prompt and completion, as in AsyncGRPO before packing, are read without padding columns."""
 
     class Model(torch.nn.Module):
         def forward(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -357,16 +357,18 @@ def test_padded_rows_whose_model_returns_log_probabilities() -> None:
 def varlen_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_q: Any, cu_k: Any, *_: Any, **options: Any
 ) -> torch.Tensor:
-    """What the kernel of AsyncGRPO's packed rows computes, which wants a GPU: each segment looks along its own path."""
+    """Computes AsyncGRPO's attention over packed rows on the CPU; its own kernel needs a GPU."""
     parts = []
     for n in range(len(cu_q) - 1):
         q, k, v = (
-            each[bounds[n] : bounds[n + 1]].transpose(0, 1)
-            for each, bounds in ((query, cu_q), (key, cu_k), (value, cu_k))
+            tensor[bounds[n] : bounds[n + 1]].transpose(0, 1)
+            for tensor, bounds in ((query, cu_q), (key, cu_k), (value, cu_k))
         )
         ahead = k.shape[1] - q.shape[1]
-        sees = torch.ones(q.shape[1], k.shape[1]).tril(ahead).bool()
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=sees, scale=options["softmax_scale"])
+        allowed = torch.ones(q.shape[1], k.shape[1]).tril(ahead).bool()
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, scale=options["softmax_scale"]
+        )
         parts.append(out.transpose(0, 1))
     return torch.cat(parts)
 
@@ -374,7 +376,7 @@ def varlen_attention(
 def test_async_grpo_is_observed_in_its_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """AsyncGRPO shows the current policy against the rollout's, labelled as uncorrected, beside its own staleness."""
+    """AsyncGRPO gives the current policy's ratio to the rollout's, labelled as uncorrected, beside TRL's staleness."""
     asynchronous = pytest.importorskip("trl.experimental.async_grpo")
     packing = pytest.importorskip("trl.experimental.async_grpo.packing")
     monkeypatch.setattr(asynchronous.async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)
@@ -408,10 +410,12 @@ def test_async_grpo_is_observed_in_its_loss(
         rollout_worker=rollouts(model),
         weight_transfer=MagicMock(),
     )
-    records, said = train(trainer, caplog)
+    records, warnings = train(trainer, caplog)
 
-    assert len(said) == 1
-    assert "no correction applied: the ratio is the current policy's to the rollout's, with the rollout's" in said[0]
+    assert len(warnings) == 1
+    assert (
+        "no correction applied: the ratio is the current policy's to the rollout's, with the rollout's" in warnings[0]
+    )
     rows = [row for row in trainer.state.log_history if f"{RAW}/mean" in row]
     assert [row["step"] for row in rows] == [1, 2, 3]
     for row, record in zip(rows, records, strict=True):

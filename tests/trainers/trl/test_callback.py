@@ -1,4 +1,4 @@
-"""The TRL callback on a real GRPOTrainer, with a fake engine in vLLM's place."""
+"""TRL callback on a real GRPOTrainer with a fake engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Batch = dict[str, Any]
 
 
 def attach(trainer: Any, **options: Any) -> tuple[rs.MemoryTracker, list[Batch]]:
-    """Attaches the callback, and in front of it a list of the batches that it sees."""
+    """Attaches the callback; returns its tracker and a growing list of the trainer's batches."""
     batches: list[Batch] = []
     original = trainer._generate_and_score_completions
 
@@ -46,20 +46,20 @@ def attach(trainer: Any, **options: Any) -> tuple[rs.MemoryTracker, list[Batch]]
 
 
 def change_batches(trainer: Any, change: Callable[[Batch], None]) -> None:
-    """Has the trainer return changed batches to whoever looks, while its loss still sees the right ones."""
+    """Makes the trainer return changed batches."""
     original = trainer._generate_and_score_completions
 
     def changed(inputs: Any) -> Batch:
         output: Batch = original(inputs)
-        shown = dict(output)
-        change(shown)
-        return shown
+        copy = dict(output)
+        change(copy)
+        return copy
 
     trainer._generate_and_score_completions = changed
 
 
 def token_ratios(batches: list[Batch]) -> np.ndarray:
-    """Raw token ratios of some batches, in numpy."""
+    """Computes the raw token ratios of batches in numpy."""
     parts = []
     for batch in batches:
         mask = batch["completion_mask"].numpy().astype(bool)
@@ -69,12 +69,12 @@ def token_ratios(batches: list[Batch]) -> np.ndarray:
 
 
 def rows_with(trainer: Any, key: str) -> list[dict[str, Any]]:
-    """Rows of the trainer's log history that have a key."""
+    """Returns rows of the trainer's log history that have a key."""
     return [row for row in trainer.state.log_history if key in row]
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What ratioscope warned of."""
+    """Returns ratioscope's warnings."""
     return [record.getMessage() for record in caplog.records if record.name == "ratioscope"]
 
 
@@ -83,7 +83,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_each_mode_is_logged_as_numpy_computes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, action: str
 ) -> None:
-    """The logged raw extremes, mean and modified fraction equal a numpy computation from the very batch."""
+    """Logged raw extremes, mean and modified fraction equal a numpy computation from the batch."""
     trainer = make_trainer(tmp_path, monkeypatch, vllm_importance_sampling_mode=f"{level}_{action}")
     tracker, batches = attach(trainer)
     trainer.train()
@@ -111,7 +111,7 @@ def test_each_mode_is_logged_as_numpy_computes_it(
         assert sent.record.summary.count("disagreements") == 0
 
 
-def test_headline_is_finite_floats_in_the_saved_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headline_values_are_finite_floats_in_the_saved_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every headline key is in trainer_state.json as a finite Python float."""
     trainer = make_trainer(tmp_path, monkeypatch)
     attach(trainer)
@@ -142,7 +142,7 @@ def test_training_is_bit_identical_with_and_without(tmp_path: Path, monkeypatch:
 
 
 def test_a_window_pools_its_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With logging_steps=3 the minimum is of minima, the maximum of maxima, and the mean of all tokens (C45)."""
+    """With logging_steps=3, extremes and mean are of all tokens of three generations (C45)."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=6, logging_steps=3)
     tracker, batches = attach(trainer)
     trainer.train()
@@ -159,7 +159,7 @@ def test_a_window_pools_its_generations(tmp_path: Path, monkeypatch: pytest.Monk
 def test_steps_without_a_generation_log_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int, steps: list[int]
 ) -> None:
-    """Eight steps with steps_per_generation=4 give two records, and one with num_iterations=2 (C44)."""
+    """Eight steps with steps_per_generation=4 give two records, or one with num_iterations=2 (C44)."""
     trainer = make_trainer(
         tmp_path,
         monkeypatch,
@@ -187,7 +187,7 @@ def test_gradient_accumulation_pools_into_one_record(tmp_path: Path, monkeypatch
 
 
 def test_the_last_unlogged_window_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps after the last regular log are in the closing row and reach the trackers."""
+    """Steps after the last regular log are in the final row and reach the trackers."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=3, logging_steps=2)
     tracker, batches = attach(trainer)
     trainer.train()
@@ -211,7 +211,7 @@ def test_evaluation_has_its_own_prefix_and_window(tmp_path: Path, monkeypatch: p
 
 
 def test_evaluation_without_training_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """trainer.evaluate() alone logs and reports."""
+    """``trainer.evaluate()`` without a training logs and reports."""
     trainer = make_trainer(tmp_path, monkeypatch, eval_rows=8)
     tracker, _ = attach(trainer)
     trainer.evaluate()
@@ -219,8 +219,8 @@ def test_evaluation_without_training_is_logged(tmp_path: Path, monkeypatch: pyte
     assert [row.split for row in tracker.rows] == ["eval"]
 
 
-def test_logging_on_one_rank_alone_reaches_no_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log call of the user's own merges nothing, so that it may happen on one rank only."""
+def test_log_calls_make_no_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own log call merges no ranks, so one rank may make it alone."""
     trainer = make_trainer(tmp_path, monkeypatch)
     attach(trainer)
 
@@ -232,8 +232,8 @@ def test_logging_on_one_rank_alone_reaches_no_collective(tmp_path: Path, monkeyp
     assert not trainer._ratioscope.recorder.incidents.counts
 
 
-def test_keys_of_the_trainers_own_keep_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where TRL itself logs a key of ours, its value stands (C46)."""
+def test_values_logged_by_the_trainer_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If TRL itself logs a key of ratioscope's, TRL's value is kept (C46)."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=1)
     attach(trainer)
     trainer._metrics["train"][f"{RAW}/mean"].append(42.0)
@@ -241,8 +241,8 @@ def test_keys_of_the_trainers_own_keep_its_value(tmp_path: Path, monkeypatch: py
     assert rows_with(trainer, f"{RAW}/mean")[0][f"{RAW}/mean"] == 42.0
 
 
-def test_tool_tokens_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens outside the tool mask are in no statistic."""
+def test_tool_tokens_enter_no_statistic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens outside the tool mask enter no statistic."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=1)
 
     def first_column_only(batch: Batch) -> None:
@@ -259,7 +259,7 @@ def test_tool_tokens_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_logprob_is_counted_and_never_a_ratio_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that vLLM could not score is in no statistic but the count of invalid ones (C01)."""
+    """A token without a log-probability enters no statistic except the count of invalid tokens (C01)."""
 
     def drop_first(logps: list[list[list[float | None]]]) -> None:
         for row in logps:
@@ -309,14 +309,14 @@ def _with(name: str, value: Callable[[torch.Tensor], Any]) -> Callable[[Batch], 
         (_without("completion_mask"), "KeyError"),
     ],
 )
-def test_a_bad_batch_costs_one_warning(
+def test_bad_batches_give_one_warning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     change: Callable[[Batch], None],
     message: str,
 ) -> None:
-    """A batch that cannot be observed is warned of once, training goes on, and no ratio is invented."""
+    """Batches that cannot be observed give one warning and no ratio, and training continues."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=3)
     tracker = rs.MemoryTracker()
     callback = RatioscopeCallback(trainer, report_to=[tracker])
@@ -324,9 +324,9 @@ def test_a_bad_batch_costs_one_warning(
     observe = callback._observer._observe
 
     def observe_changed(batch: Batch, split: str) -> None:
-        shown = dict(batch)
-        change(shown)
-        observe(shown, split)
+        copy = dict(batch)
+        change(copy)
+        observe(copy, split)
 
     monkeypatch.setattr(callback._observer, "_observe", observe_changed)
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
@@ -340,7 +340,7 @@ def test_a_bad_batch_costs_one_warning(
 def test_correction_off_is_observed_and_not_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the correction off raw ratios are shown where TRL has both sides, and none is called corrected (C02)."""
+    """With the correction off, raw ratios are recorded if TRL has both sides, and no corrected ones (C02)."""
     trainer = make_trainer(
         tmp_path,
         monkeypatch,
@@ -372,7 +372,7 @@ def test_without_vllm_there_is_one_message(
 def test_rloo_gets_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """RLOOTrainer, which has no such ratio, trains on after one clear message (C42)."""
+    """RLOOTrainer, which has no importance ratio, gets one clear message and trains (C42)."""
     from datasets import Dataset
     from trl import RLOOConfig, RLOOTrainer
 
@@ -406,10 +406,10 @@ def test_rloo_gets_one_message(
     assert not rows_with(trainer, f"{RAW}/mean")
 
 
-def test_a_rule_that_trl_does_not_follow_is_reported(
+def test_weights_of_another_rule_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where TRL's own weights are not what the configured rule gives, corrected statistics are withheld."""
+    """If TRL's weights differ from the configured rule's, corrected statistics are withheld."""
     trainer = make_trainer(tmp_path, monkeypatch)
     tracker, _ = attach(trainer)
     trainer.vllm_importance_sampling_clip_max = 1.1
@@ -422,8 +422,8 @@ def test_a_rule_that_trl_does_not_follow_is_reported(
     assert f"{RAW}/mean" in record.scalars
 
 
-def test_an_overflowing_ratio_is_counted_and_sent_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ratio that float32 cannot hold is counted, and every value sent stays finite (C03)."""
+def test_overflowing_ratios_are_counted_and_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ratio beyond float32 is counted, and every value sent is finite (C03)."""
 
     def explode(logps: list[list[list[float | None]]]) -> None:
         logps[0][0][0] = -2000.0
@@ -455,7 +455,7 @@ def test_a_second_callback_does_nothing(
 
 
 def test_an_unknown_tracker_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A typo in report_to raises before training, with the nearest name (C57)."""
+    """A typo in report_to raises an error before training, with the nearest name (C57)."""
     trainer = make_trainer(tmp_path, monkeypatch)
     with pytest.raises(ValueError, match="Did you mean 'wandb'"):
         RatioscopeCallback(trainer, report_to="wanbd")
@@ -464,7 +464,7 @@ def test_an_unknown_tracker_is_refused_at_once(tmp_path: Path, monkeypatch: pyte
 def test_a_failing_tracker_never_reaches_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A tracker that raises on every call is warned of once and training ends as usual."""
+    """A tracker that raises on every call gives one warning, and training ends normally."""
 
     class Broken(rs.MemoryTracker):
         def write(self, row: rs.Row) -> None:
@@ -478,8 +478,8 @@ def test_a_failing_tracker_never_reaches_training(
     assert len([text for text in warned(caplog) if "ConnectionResetError" in text]) == 1
 
 
-def test_report_to_ratioscope_attaches_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After enable(), "ratioscope" in report_to is all it takes, and enabling twice attaches once."""
+def test_report_to_ratioscope_attaches_the_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After enable(), "ratioscope" in report_to attaches one callback, also if enabled twice."""
     from trl import GRPOTrainer
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
@@ -502,7 +502,7 @@ def test_report_to_ratioscope_attaches_by_itself(tmp_path: Path, monkeypatch: py
 def test_without_ratioscope_in_report_to_enable_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After enable(), a trainer that does not ask for ratioscope has no callback of ours."""
+    """After enable(), a trainer without ratioscope in report_to has no callback of ratioscope."""
     from trl import GRPOTrainer
 
     monkeypatch.setattr(GRPOTrainer, "__init__", GRPOTrainer.__init__)
@@ -537,11 +537,13 @@ def test_the_run_config_is_effective_and_redacted(tmp_path: Path, monkeypatch: p
     assert secret not in json.dumps(config)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_worst_tokens_have_the_tokenizers_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
-    """The trainer's own tokenizer tells the text of the worst tokens, in the journal too; a switch keeps ids only."""
+@pytest.mark.parametrize("token_texts", [True, False])
+def test_worst_tokens_have_the_tokenizers_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token_texts: bool
+) -> None:
+    """The trainer's tokenizer decodes the worst tokens, also in the journal; token_texts=False keeps ids only."""
     trainer = make_trainer(tmp_path, monkeypatch)
-    tracker, _ = attach(trainer, token_texts=kept)
+    tracker, _ = attach(trainer, token_texts=token_texts)
     trainer.train()
     with rs.JournalReader(tmp_path) as reader:
         (first, *_) = reader.records()
@@ -549,4 +551,4 @@ def test_worst_tokens_have_the_tokenizers_text(tmp_path: Path, monkeypatch: pyte
     decode = trainer.processing_class.decode
     for worst in first.worst_tokens:
         assert worst.token_id is not None
-        assert (worst.text or "").strip() == (decode([worst.token_id]) if kept else "")
+        assert (worst.text or "").strip() == (decode([worst.token_id]) if token_texts else "")

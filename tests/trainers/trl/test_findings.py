@@ -1,4 +1,4 @@
-"""Findings while a real GRPOTrainer trains: told in time, and acted upon only where the user wants it."""
+"""Findings while a real GRPOTrainer trains: reported during the run, with a reaction only on request."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ pytestmark = pytest.mark.trl
 
 @pytest.fixture
 def _faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that fills in zeros."""
+    """Makes the engine return zeros among its log-probabilities."""
     monkeypatch.setattr(FakeEngine, "spoil", staticmethod(fill_with_zeros))
 
 
 @pytest.mark.usefixtures("_faulty")
-def test_a_fault_ends_the_training_that_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With on_finding="stop" a fault becomes an event, and the training ends early and in order."""
+def test_a_fault_stops_the_training_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With on_finding="stop" a fault becomes an event, and the training ends early and cleanly."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=MAX_STEPS)
     tracker = rs.MemoryTracker()
     callback = RatioscopeCallback(trainer, report_to=[tracker], on_finding="stop")
     trainer.add_callback(callback)
     trainer.train()
     assert trainer.state.global_step < MAX_STEPS
-    assert ("zero_filled", "error", "high") in [(each.name, each.level, each.confidence) for each in tracker.events]
+    assert ("zero_filled", "error", "high") in [(event.name, event.level, event.confidence) for event in tracker.events]
     assert tracker.closed
     assert tracker.rows[-1].step == trainer.state.global_step
     assert not callback.recorder.incidents.counts
 
 
 @pytest.mark.usefixtures("_faulty")
-def test_without_the_option_a_fault_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault that is found and told leaves weights and number of steps as they are without the callback."""
+def test_training_is_bit_identical_without_on_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without on_finding a reported fault changes neither the weights nor the number of steps."""
     weights = []
     for attached in (False, True):
         trainer = make_trainer(tmp_path / str(attached), monkeypatch, max_steps=6)
@@ -57,30 +57,30 @@ def test_without_the_option_a_fault_changes_no_bit(tmp_path: Path, monkeypatch: 
             trainer.add_callback(RatioscopeCallback(trainer, report_to=[tracker]))
         trainer.train()
         assert trainer.state.global_step == 6
-        assert ("zero_filled" in [each.name for each in tracker.events]) is attached
+        assert ("zero_filled" in [event.name for event in tracker.events]) is attached
         weights.append({name: value.detach().clone() for name, value in trainer.model.named_parameters()})
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-def test_a_setting_is_told_before_the_first_step_and_once(
+def test_a_biased_setting_is_reported_once_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A biased setting is an event with the first batch, stands in the log once, and is not told again at the end."""
+    """A biased setting is one event at the first batch and one line of the log, and is not repeated at the end."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=4, top_p=0.8, eval_rows=8)
     tracker = rs.MemoryTracker()
     trainer.add_callback(RatioscopeCallback(trainer, report_to=[tracker]))
     trainer.train()
     trainer.evaluate()
-    told = [event for event in tracker.events if event.name == "sampling_settings" and event.status == "appeared"]
-    assert [(event.step, event.level) for event in told] == [(0, "warning")]
-    assert "top_p=0.8" in told[0].evidence
+    appeared = [event for event in tracker.events if event.name == "sampling_settings" and event.status == "appeared"]
+    assert [(event.step, event.level) for event in appeared] == [(0, "warning")]
+    assert "top_p=0.8" in appeared[0].evidence
     lines = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
     assert len([line for line in lines if "top_p=0.8" in line and "support_truncation" not in line]) == 1
 
 
 @pytest.mark.slow
-def test_both_ranks_of_a_training_stop_at_the_same_step(tmp_path: Path) -> None:
-    """Two processes of one training end at the same step, although rank 0 alone diagnoses."""
+def test_both_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
+    """Two processes of one training end at the same step, although only rank 0 diagnoses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The journal of a TRL training: local truth without a tracker, and one live line over crash and resume."""
+"""Journal of a TRL training: without a tracker, and over a crash and a resumption."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ MEAN = "sampling/raw_importance_sampling_ratio/mean"
 
 
 class Crash(TrainerCallback):
-    """Ends a training as a fault in the user's code would."""
+    """Callback that raises, like a fault in the user's code."""
 
     def __init__(self, step: int) -> None:
         self.step = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Raises at the step."""
+        """Raises at the given step."""
         if state.global_step == self.step:
             raise RuntimeError(self.step)
 
 
 def logged(trainer: Any) -> list[tuple[int, float]]:
-    """Step and mean ratio of each row of the trainer's log."""
+    """Returns step and mean ratio of each row of the trainer's log."""
     return [(row["step"], row[MEAN]) for row in trainer.state.log_history if MEAN in row]
 
 
-def test_without_a_tracker_the_journal_has_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With report_to="none" everything is in the journal of the output directory, equal to the trainer's log."""
+def test_journal_has_the_run_without_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With report_to="none" the journal in the output directory has every record, equal to the trainer's log."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=3)
     trainer.add_callback(RatioscopeCallback(trainer))
     trainer.train()
@@ -49,8 +49,8 @@ def test_without_a_tracker_the_journal_has_the_run(tmp_path: Path, monkeypatch: 
     assert attempt.config["correction"]["mode"] == "token_truncate"
 
 
-def test_a_crash_and_a_resume_are_one_live_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash at step 37 with a checkpoint at 30, resumed to 45: each step is live once, and nothing is dropped."""
+def test_crash_and_resumption_give_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash at step 37, resumed from 30 to 45, each step is live once and no record is deleted."""
     settings: dict[str, Any] = {"max_steps": 45, "save_strategy": "steps", "save_steps": 30, "save_only_model": False}
     trainer = make_trainer(tmp_path, monkeypatch, **settings)
     trainer.add_callback(RatioscopeCallback(trainer))
@@ -62,16 +62,16 @@ def test_a_crash_and_a_resume_are_one_live_line(tmp_path: Path, monkeypatch: pyt
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-30"))
 
     with JournalReader(tmp_path) as reader:
-        live, everything = list(reader.records()), list(reader.records(superseded=True))
+        live, all_records = list(reader.records()), list(reader.records(superseded=True))
         attempts = reader.attempts()
     assert [record.step for record in live] == list(range(1, 46))
-    assert [record.step for record in everything] == [*range(1, 37), *range(31, 46)]
+    assert [record.step for record in all_records] == [*range(1, 37), *range(31, 46)]
     assert [attempt.restored_step for attempt in attempts] == [0, 30]
     assert [(record.step, record.scalars[MEAN]) for record in live[30:]] == logged(resumed)[30:]
 
 
-def test_a_start_from_scratch_supersedes_the_last_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job started anew in the same directory needs no flag, and an evaluation after it drops nothing."""
+def test_a_start_from_scratch_supersedes_earlier_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second training in the same directory supersedes the first, and an evaluation supersedes nothing."""
     for steps in (3, 2):
         trainer = make_trainer(tmp_path, monkeypatch, max_steps=steps, eval_rows=8)
         trainer.add_callback(RatioscopeCallback(trainer))

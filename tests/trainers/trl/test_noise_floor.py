@@ -1,4 +1,4 @@
-"""The noise floor on a real GRPOTrainer, with a fake engine in vLLM's place."""
+"""Noise floor on a real GRPOTrainer with a fake engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOOR = "ratioscope/noise_floor/"
 
 
 class Calls:
-    """Keeps what a trainer's scoring was given and gave back."""
+    """Arguments and results of a trainer's scoring."""
 
     def __init__(self, trainer: Any) -> None:
         self.made: list[tuple[dict[str, Any], torch.Tensor]] = []
@@ -49,7 +49,7 @@ def train(
     batches: list[dict[str, torch.Tensor]] | None = None,
     **settings: Any,
 ) -> Any:
-    """A trained trainer, the tracker that saw it, and the scorings that it made."""
+    """Trains; returns trainer, tracker and scorings."""
     trainer = make_trainer(folder, monkeypatch, **settings)
     trainer.model.config.attention_dropout = 0.1  # in training mode every pass draws
     for layer in trainer.model.model.layers:
@@ -71,21 +71,21 @@ def train(
 
 def test_training_is_bit_identical_with_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, losses and the state of the random numbers are the same bits with a noise floor, dropout included."""
-    seen = []
+    results = []
     for noise_floor in (False, 1):
         trainer, _, calls = train(tmp_path, monkeypatch, noise_floor=noise_floor, max_steps=3)
         losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
         weights = [value.detach().clone() for value in trainer.model.parameters()]
-        seen.append((losses, weights, torch.get_rng_state(), len(calls)))
-    (losses, weights, state, once), (watched_losses, watched, watched_state, twice) = seen
+        results.append((losses, weights, torch.get_rng_state(), len(calls)))
+    (losses, weights, state, once), (watched_losses, watched, watched_state, twice) = results
     assert (once, twice) == (3, 6)
     assert losses == watched_losses
     assert torch.equal(state, watched_state)
-    assert all(torch.equal(one, other) for one, other in zip(weights, watched, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(weights, watched, strict=True))
 
 
-def test_figures_are_those_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The floor is that of numpy on both scorings of every second batch, and its multiple that of the window."""
+def test_noise_floor_equals_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The floor equals numpy's on both scorings of every second batch, and its multiple uses the window's mismatch."""
     batches: list[dict[str, torch.Tensor]] = []
     trainer, tracker, calls = train(tmp_path, monkeypatch, noise_floor=2, max_steps=3, batches=batches)
     assert [given["batch_size"] for given, _ in calls] == [8, 4, 8, 8, 4]
@@ -99,16 +99,16 @@ def test_figures_are_those_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         kept = given["kept"]
         mask = given["attended"][:, -kept:].bool().numpy()
         batch = batches[row.record.step - 1]
-        apart = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]).abs().double().numpy()[mask]
-        expected = numpy_floor((again[:, :kept].numpy(), once.numpy(), mask), abs_d=apart)
+        mismatch = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]).abs().double().numpy()[mask]
+        expected = numpy_floor((again[:, :kept].numpy(), once.numpy(), mask), abs_d=mismatch)
         assert expected[f"{FLOOR}abs_mean"] > 0.0
         for key, value in expected.items():
             assert scalars[key] == pytest.approx(value, rel=1e-6), key
     assert not trainer._ratioscope.recorder.incidents.counts
 
 
-def test_the_run_config_says_how_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``recorder.noise_floor`` is the number of generations to a measurement: ten for True, and absent without one."""
+def test_the_run_config_has_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``recorder.noise_floor`` is the number of generations per measurement: ten for True, absent for False."""
     for noise_floor, expected in ((True, 10), (3, 3), (False, None)):
         _, tracker, _ = train(tmp_path, monkeypatch, noise_floor=noise_floor, max_steps=1)
         assert tracker.run.config["recorder"].get("noise_floor") == expected
@@ -127,7 +127,7 @@ def test_only_the_order_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_one_row_at_a_time_is_only_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trainer that scores single rows has no smaller chunk: its rows are wider, and its passes as many."""
+    """A trainer that scores single rows gets wider rows and the same number of passes."""
     _, tracker, calls = train(
         tmp_path, monkeypatch, noise_floor=1, max_steps=1, per_device_train_batch_size=1, gradient_accumulation_steps=4
     )
@@ -138,17 +138,17 @@ def test_one_row_at_a_time_is_only_padded(tmp_path: Path, monkeypatch: pytest.Mo
     assert f"{FLOOR}abs_mean" in tracker.rows[0].record.scalars
 
 
-def test_a_failure_ends_nothing_and_is_said_once(
+def test_a_failure_gives_one_warning_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second scoring that raises is one warning; training, the ratio and the next measurements go on."""
+    """A second scoring that raises gives one warning; training, ratios and later measurements continue."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=2)
-    original, asked = getattr(trainer, SCORING), []
+    original, chunks = getattr(trainer, SCORING), []
 
     @functools.wraps(original)
     def scoring(*args: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
-            asked.append(options["batch_size"])
+            chunks.append(options["batch_size"])
         if options.get("batch_size") == 4:
             msg = "out of memory"
             raise RuntimeError(msg)
@@ -159,14 +159,14 @@ def test_a_failure_ends_nothing_and_is_said_once(
     callback = RatioscopeCallback(trainer, report_to=[tracker], noise_floor=1)
     trainer.add_callback(callback)
     trainer.train()
-    assert asked == [8, 4, 8, 4]
+    assert chunks == [8, 4, 8, 4]
     assert callback.recorder.incidents.counts["measuring the noise floor: RuntimeError"] == 2
     assert sum("noise floor" in entry.getMessage() for entry in caplog.records) == 1
     assert [row.record.scalars["ratioscope/counts/generations"] for row in tracker.rows] == [1.0, 1.0]
 
 
-def test_a_sharded_models_failure_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where passes are collectives an exception of the second is not swallowed: others would wait in it."""
+def test_a_failure_in_a_sharded_model_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a pass is a collective, its exception is raised: other ranks would wait for this one."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=1)
     original = getattr(trainer, SCORING)
 
@@ -185,10 +185,10 @@ def test_a_sharded_models_failure_is_passed_on(tmp_path: Path, monkeypatch: pyte
         trainer.train()
 
 
-def test_a_trainer_without_such_a_scoring_is_told(
+def test_a_trainer_with_another_scoring_gives_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trainer that scores in another way is not measured, which is said once."""
+    """A trainer whose scoring has other arguments is not measured, and gives one warning."""
     trainer = make_trainer(tmp_path, monkeypatch, max_steps=1)
     original = getattr(trainer, SCORING)
     setattr(trainer, SCORING, lambda *args, **options: original(*args, **options))

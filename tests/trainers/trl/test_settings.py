@@ -1,4 +1,4 @@
-"""What is read off a TRL trainer and its engine, and when a setting is warned of."""
+"""Settings read from a TRL trainer and its engine, and warnings about them."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ SECTIONS = {"loss", "sampling", "engine", "trainer", "batch"}
 
 
 class Config(SimpleNamespace):
-    """Stands for a model's config."""
+    """Fake of a model's config."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The config's fields, as transformers gives them."""
+        """Returns the fields, like a config of transformers."""
         return dict(vars(self))
 
 
 class GRPOTrainer(SimpleNamespace):
-    """Stands for TRL's trainer."""
+    """Fake of TRL's trainer."""
 
     def _compute_loss(self) -> None: ...
 
 
 class OtherLossTrainer(GRPOTrainer):
-    """A subclass with a loss of its own."""
+    """Subclass with its own loss."""
 
     def _compute_loss(self) -> None: ...
 
 
 def make_model(**config: Any) -> torch.nn.Module:
-    """A model with bfloat16 weights and a smaller float32 head."""
+    """Makes a model with bfloat16 weights and a smaller float32 head."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8, dtype=torch.bfloat16), torch.nn.Linear(2, 2))
     model.config = Config(**{"_attn_implementation": "sdpa", **config})  # type: ignore[assignment]
     return model
 
 
 def make_llm(**changes: Any) -> SimpleNamespace:
-    """Stands for a vLLM engine in this process; ``changes`` are settings of its model config."""
+    """Makes a fake of a vLLM engine in this process; ``changes`` are settings of its model config."""
     model = {
         "dtype": torch.bfloat16,
         "quantization": None,
@@ -70,7 +70,7 @@ def make_llm(**changes: Any) -> SimpleNamespace:
 
 
 def make_args(**changes: Any) -> SimpleNamespace:
-    """Stands for a ``GRPOConfig``."""
+    """Makes a fake of a ``GRPOConfig``."""
     fields: dict[str, Any] = {
         "temperature": 1.0,
         "top_p": 1.0,
@@ -103,7 +103,7 @@ def make_args(**changes: Any) -> SimpleNamespace:
 
 
 def make_trainer(kind: type[GRPOTrainer] = GRPOTrainer, **changes: Any) -> GRPOTrainer:
-    """Stands for a live trainer with an engine in its process."""
+    """Makes a fake trainer with an engine in its process."""
     fields: dict[str, Any] = {
         "args": make_args(),
         "model": make_model(),
@@ -115,12 +115,12 @@ def make_trainer(kind: type[GRPOTrainer] = GRPOTrainer, **changes: Any) -> GRPOT
 
 
 def warnings_for(**args: Any) -> list[str]:
-    """The warnings for a trainer with these settings."""
+    """Returns the warnings for a trainer with the given settings."""
     return config_warnings(trl_sections(make_trainer(args=make_args(**args))))
 
 
 def test_sections_hold_the_settings() -> None:
-    """Each fact is recorded under its section, as JSON."""
+    """Each setting is recorded in its section, as JSON."""
     sections = trl_sections(make_trainer())
     assert sections.keys() == SECTIONS
     json.dumps(sections, allow_nan=False)
@@ -136,8 +136,8 @@ def test_sections_hold_the_settings() -> None:
     assert sections["trainer"]["gradient_checkpointing"] is True
 
 
-def test_live_trainer_wins_over_its_arguments() -> None:
-    """A value that the trainer itself holds is recorded instead of the argument's."""
+def test_live_trainer_overrides_its_arguments() -> None:
+    """The trainer's own value is recorded instead of the argument's."""
     trainer = make_trainer(loss_type="grpo", epsilon_low=0.1, epsilon_high=0.3, temperature=0.9)
     sections = trl_sections(trainer)
     assert sections["loss"]["loss_type"] == "grpo"
@@ -146,15 +146,15 @@ def test_live_trainer_wins_over_its_arguments() -> None:
 
 
 def test_overridden_loss_and_liger_are_recorded() -> None:
-    """A subclass's own loss shows by name, and Liger is recorded under either of its settings' names."""
+    """A subclass's own loss is recorded by name, and Liger under either name of its setting."""
     sections = trl_sections(make_trainer(OtherLossTrainer, args=make_args(use_liger_loss=True)))
     assert sections["loss"]["computed_by"] == "OtherLossTrainer._compute_loss"
     assert sections["loss"]["use_liger_kernel"] is True
     assert trl_sections(make_trainer())["loss"]["computed_by"] == "GRPOTrainer._compute_loss"
 
 
-def test_generation_kwargs_win_over_fields() -> None:
-    """The effective sampling settings are recorded, with the names of those that were overridden."""
+def test_generation_kwargs_override_fields() -> None:
+    """Effective sampling settings are recorded, with the names of overridden ones."""
     kwargs = {"top_p": 0.9, "temperature": 0.7, "top_k": 0, "seed": 1, "presence_penalty": 0.5, "bad_words": []}
     sampling = trl_sections(make_trainer(args=make_args(generation_kwargs=kwargs)))["sampling"]
     assert (sampling["top_p"], sampling["temperature"], sampling["scoring_temperature"]) == (0.9, 0.7, 1.0)
@@ -164,7 +164,7 @@ def test_generation_kwargs_win_over_fields() -> None:
 
 
 def test_unreadable_generation_kwargs_leave_sampling_unknown() -> None:
-    """Overrides that cannot be read make the effective settings unknown, and nothing is warned of."""
+    """Unreadable overrides make the effective settings unknown, without a warning."""
     trainer = make_trainer(args=make_args(generation_kwargs='{"top_p": 0.9}'))
     sections = trl_sections(trainer)
     assert sections["sampling"]["top_p"] == UNKNOWN
@@ -172,14 +172,14 @@ def test_unreadable_generation_kwargs_leave_sampling_unknown() -> None:
 
 
 def test_secrets_in_generation_kwargs_are_not_recorded() -> None:
-    """A secret among the trainer's settings reaches no section."""
+    """A secret among the trainer's settings is in no section."""
     kwargs = {"api_key": "Zq7vXw2LmN4p", "temperature": "hf_Zq7vXw2LmN4p"}
     args = make_args(generation_kwargs=kwargs, hub_token="Zq7vXw2LmN4p")
     assert "Zq7vXw2LmN4p" not in json.dumps(trl_sections(make_trainer(args=args)))
 
 
-def test_engine_settings_are_read_off_the_live_engine() -> None:
-    """The engine's own settings are recorded, also where the arguments say otherwise."""
+def test_engine_settings_come_from_the_live_engine() -> None:
+    """The engine's own settings are recorded, also if the arguments differ."""
     engine = trl_sections(make_trainer())["engine"]
     assert engine["vllm_mode"] == "colocate"
     assert engine["vllm_version"] not in (None, UNKNOWN, "")
@@ -190,7 +190,7 @@ def test_engine_settings_are_read_off_the_live_engine() -> None:
     assert engine["weight_sync"] == "before a generation at a new step"
 
 
-def test_low_precision_and_speculation_are_named() -> None:
+def test_low_precision_and_speculation_are_recorded() -> None:
     """Quantization, the cache's dtype and the speculative method are recorded by name."""
     llm = make_llm(quantization="fp8")
     llm.llm_engine.vllm_config.cache_config.cache_dtype = "fp8_e4m3"
@@ -202,21 +202,21 @@ def test_low_precision_and_speculation_are_named() -> None:
 
 @pytest.mark.parametrize("llm", [None, object(), SimpleNamespace(llm_engine=None)])
 def test_engine_without_a_config_is_unknown(llm: object) -> None:
-    """What an engine does not tell is unknown, one entry for each setting."""
+    """An engine without a config gives one unknown entry for each setting."""
     settings = engine_settings(llm)
     assert settings.keys() == engine_settings(make_llm()).keys()
     assert {value for name, value in settings.items() if name != "vllm_version"} == {UNKNOWN}
 
 
-def test_colocate_without_an_engine_falls_back_on_arguments() -> None:
-    """Before the engine exists, only what the trainer passes on unchanged is taken from its arguments."""
+def test_colocate_without_an_engine_uses_the_arguments() -> None:
+    """Before the engine exists, only settings that the trainer passes on unchanged come from its arguments."""
     engine = trl_sections(make_trainer(vllm_generation=None))["engine"]
     assert (engine["tensor_parallel_size"], engine["sleep_mode"]) == (1, True)
     assert (engine["logprobs_mode"], engine["dtype"], engine["vllm_version"]) == (UNKNOWN, UNKNOWN, UNKNOWN)
 
 
-def test_server_is_unknown_until_it_was_asked() -> None:
-    """A server's settings come from what it answered earlier, and no request is made for them."""
+def test_server_settings_come_from_an_earlier_answer() -> None:
+    """A server's settings come from an earlier answer and are unknown without one; no request is made."""
 
     def get_server_info() -> None:
         pytest.fail("a request was made")
@@ -239,15 +239,15 @@ def test_server_is_unknown_until_it_was_asked() -> None:
     assert server_settings(info) == server_settings(json.loads(json.dumps(info)))
 
 
-def test_no_engine_is_recorded_and_not_warned_of() -> None:
-    """Without vLLM there is no ratio to bias, so nothing is warned of."""
+def test_a_trainer_without_an_engine_gives_no_warning() -> None:
+    """Without vLLM there is no ratio to bias, so there is no warning."""
     sections = trl_sections(make_trainer(args=make_args(use_vllm=False, top_p=0.5, temperature=0.5)))
     assert sections["engine"] == {"vllm_mode": "not used"}
     assert config_warnings(sections) == []
 
 
 def test_peft_type_and_rank_are_recorded() -> None:
-    """An adapter's type and rank are read off the model, and a model without one says so."""
+    """An adapter's type and rank are read from the model, and are "none" without an adapter."""
     model = make_model()
     model.peft_config = {  # type: ignore[assignment]
         "other": SimpleNamespace(peft_type="IA3"),
@@ -271,22 +271,22 @@ def test_peft_type_and_rank_are_recorded() -> None:
     ],
 )
 def test_experts_and_router_replay_are_recorded(config: dict[str, Any], experts: object, replay: str) -> None:
-    """The expert count is read off the config, and replay is off where the engine does not return its routing."""
+    """The expert count is read from the config, and replay is off if the engine does not return its routing."""
     trainer = trl_sections(make_trainer(model=make_model(**config)))["trainer"]
     assert (trainer["num_experts"], trainer["router_replay"]) == (experts, replay)
 
 
-def test_router_replay_is_unknown_where_the_engine_is() -> None:
-    """Replay of an engine that cannot be seen is unknown, unless the trainer has a setting for it."""
+def test_router_replay_is_unknown_without_an_engine() -> None:
+    """Replay is unknown without an engine, unless the trainer has a setting for it."""
     model = make_model(num_experts=8)
-    unseen = make_trainer(model=model, vllm_generation=None)
-    assert trl_sections(unseen)["trainer"]["router_replay"] == UNKNOWN
-    told = make_trainer(model=model, args=make_args(router_replay=True))
-    assert trl_sections(told)["trainer"]["router_replay"] is True
+    without_engine = make_trainer(model=model, vllm_generation=None)
+    assert trl_sections(without_engine)["trainer"]["router_replay"] == UNKNOWN
+    with_setting = make_trainer(model=model, args=make_args(router_replay=True))
+    assert trl_sections(with_setting)["trainer"]["router_replay"] is True
 
 
-def test_wrapped_models_are_looked_into() -> None:
-    """The model inside a wrapper is the one that is described."""
+def test_wrapped_models_are_unwrapped() -> None:
+    """The model inside wrappers is described."""
     wrapped = SimpleNamespace(module=SimpleNamespace(_orig_mod=make_model(num_experts=8)))
     trainer = trl_sections(make_trainer(model=wrapped))["trainer"]
     assert (trainer["num_experts"], trainer["model_class"]) == (8, "Sequential")
@@ -296,7 +296,7 @@ def test_wrapped_models_are_looked_into() -> None:
 
 
 class Raising:
-    """An object of which nothing can be read."""
+    """Object whose attributes all raise."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)
@@ -306,7 +306,7 @@ class Raising:
     "make", [lambda: None, object, SimpleNamespace, Raising, lambda: SimpleNamespace(args=Raising())]
 )
 def test_unreadable_trainers_are_unknown(make: Callable[[], object]) -> None:
-    """Nothing raises, and what cannot be read is unknown."""
+    """Unreadable settings are unknown, and no error is raised."""
     sections = trl_sections(make())
     assert sections.keys() == SECTIONS
     assert set(sections["batch"].values()) == {UNKNOWN}
@@ -331,7 +331,7 @@ def test_unreadable_trainers_are_unknown(make: Callable[[], object]) -> None:
         ({"vllm_structured_outputs_regex": "a+"}, "structured_outputs_regex"),
     ],
 )
-def test_biased_sampling_is_warned_of(args: dict[str, Any], named: str) -> None:
+def test_biased_sampling_gives_a_warning(args: dict[str, Any], named: str) -> None:
     """Truncated or reshaped sampling and an overridden temperature give one line that names the setting."""
     lines = warnings_for(**args)
     assert len(lines) == 1
@@ -351,14 +351,14 @@ def test_biased_sampling_is_warned_of(args: dict[str, Any], named: str) -> None:
         {"temperature": 0.7},
     ],
 )
-def test_neutral_sampling_is_not_warned_of(args: dict[str, Any]) -> None:
+def test_neutral_sampling_gives_no_warning(args: dict[str, Any]) -> None:
     """Neutral settings, and a temperature that both engines apply, give no warning."""
     assert warnings_for(**args) == []
 
 
 @pytest.mark.parametrize(("mode", "state"), [("raw_logprobs", "raw"), (None, "unknown")])
-def test_temperature_with_unscaled_logprobs_is_warned_of(mode: str | None, state: str) -> None:
-    """A temperature other than 1 is warned of where the engine's log-probabilities are raw or may be."""
+def test_temperature_with_unscaled_logprobs_gives_a_warning(mode: str | None, state: str) -> None:
+    """A temperature other than 1 gives a warning if the engine's log-probabilities are raw or may be."""
     generation = SimpleNamespace(llm=make_llm(logprobs_mode=mode))
     hot = trl_sections(make_trainer(args=make_args(temperature=0.6), vllm_generation=generation))
     (line,) = config_warnings(hot)
@@ -367,16 +367,16 @@ def test_temperature_with_unscaled_logprobs_is_warned_of(mode: str | None, state
     assert config_warnings(neutral) == []
 
 
-def test_logits_instead_of_logprobs_are_warned_of() -> None:
-    """An engine that returns logits is warned of at every temperature."""
+def test_logits_instead_of_logprobs_give_a_warning() -> None:
+    """An engine that returns logits gives a warning at every temperature."""
     generation = SimpleNamespace(llm=make_llm(logprobs_mode="processed_logits"))
     (line,) = config_warnings(trl_sections(make_trainer(vllm_generation=generation)))
     assert line.startswith("logprobs_mode is processed_logits")
 
 
 @pytest.mark.parametrize("sections", [{}, {"sampling": {}}, {"sampling": {"top_p": "0.9", "overridden": None}}])
-def test_incomplete_sections_are_not_warned_of(sections: dict[str, Any]) -> None:
-    """Sections with missing or odd entries give no warning and no error."""
+def test_incomplete_sections_give_no_warning(sections: dict[str, Any]) -> None:
+    """Sections with missing or malformed entries give no warning and no error."""
     assert config_warnings(sections) == []
 
 
@@ -410,7 +410,7 @@ def test_real_grpo_config_is_read_in_full(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_real_model_configs_give_their_experts() -> None:
-    """Dense models count no experts and mixtures of experts all of theirs."""
+    """Dense models have 0 experts, and mixtures of experts all of theirs."""
     import transformers
 
     configs = [
@@ -430,14 +430,14 @@ def test_real_model_configs_give_their_experts() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_real_vllm_configs_have_every_setting() -> None:
-    """Each place where a setting is looked for exists in the installed vLLM."""
+    """Each setting's path exists in the installed vLLM."""
     config = pytest.importorskip("vllm.config")
-    places = {
+    paths = {
         "ModelConfig": "dtype quantization logprobs_mode enable_sleep_mode model_impl enforce_eager",
         "CacheConfig": "cache_dtype enable_prefix_caching",
         "ParallelConfig": "tensor_parallel_size",
         "SpeculativeConfig": "method num_speculative_tokens",
         "VllmConfig": "model_config cache_config parallel_config speculative_config aux_output_config",
     }
-    for owner, names in places.items():
-        assert set(names.split()) <= {found.name for found in dataclasses.fields(getattr(config, owner))}
+    for owner, names in paths.items():
+        assert set(names.split()) <= {field.name for field in dataclasses.fields(getattr(config, owner))}

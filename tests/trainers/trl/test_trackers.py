@@ -1,4 +1,4 @@
-"""The TRL callback with real trackers: whose run it is decides who opens, merges and ends it."""
+"""TRL callback with real trackers: runs of the trainer, of ratioscope and of the user."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def train(scenario: str, folder: Path, **environment: str) -> list[float]:
-    """Runs a scenario in a process of its own, with every tracker in the folder."""
-    dropped = ("MLFLOW_", "WANDB_", "TENSORBOARD_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    kept |= {
+    """Runs a scenario in its own process, with every tracker in the folder; returns the logged means."""
+    removed = ("MLFLOW_", "WANDB_", "TENSORBOARD_")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+    variables |= {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
         "WANDB_MODE": "offline",
         "WANDB_DIR": str(folder),
@@ -33,7 +33,7 @@ def train(scenario: str, folder: Path, **environment: str) -> list[float]:
         **environment,
     }
     command = [sys.executable, str(ROOT / "tests" / "support" / "tracker_scenarios.py"), scenario, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=kept, cwd=folder, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=folder, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "reported once" not in done.stderr, done.stderr[-3000:]
     logged: list[float] = json.loads((folder / "logged.json").read_text())
@@ -41,15 +41,15 @@ def train(scenario: str, folder: Path, **environment: str) -> list[float]:
 
 
 def mlflow_runs(uri: str) -> list[Any]:
-    """Every run at a tracking URI."""
+    """Returns every run at a tracking URI."""
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
     return list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]))
 
 
-def test_the_trainers_runs_are_shared_and_left_to_it(tmp_path: Path) -> None:
-    """Where the trainer reports itself, there is one run a tracker, and each scalar is in it once."""
+def test_runs_of_the_trainer_are_shared_and_left_open(tmp_path: Path) -> None:
+    """If the trainer reports itself, each tracker has one run, with each scalar once."""
     uri = f"sqlite:///{tmp_path / 'user.db'}"
     logged = train("shared", tmp_path, MLFLOW_TRACKING_URI=uri)
     assert len(logged) == 2
@@ -70,8 +70,8 @@ def test_the_trainers_runs_are_shared_and_left_to_it(tmp_path: Path) -> None:
     assert all("train/loss" in row and MEAN not in row for row in rows)
 
 
-def test_runs_of_our_own_are_opened_and_ended(tmp_path: Path) -> None:
-    """With report_to given to us alone, we open a run in each tracker, send all of it and end it."""
+def test_own_runs_are_opened_and_ended(tmp_path: Path) -> None:
+    """With only the callback's report_to, ratioscope opens a run in each tracker, fills it and ends it."""
     logged = train("own", tmp_path)
     rows = read_wandb(tmp_path / "out" / "wandb").history
     assert [row[MEAN] for row in rows] == logged
@@ -87,8 +87,8 @@ def test_runs_of_our_own_are_opened_and_ended(tmp_path: Path) -> None:
     assert [value for _, value in read_tensorboard(folder).scalars[MEAN]] == pytest.approx(logged)
 
 
-def test_a_live_run_of_the_users_is_used_and_not_ended(tmp_path: Path) -> None:
-    """A run that the user opened receives our rows and stays open, and no second one appears."""
+def test_a_live_run_of_the_user_is_used_and_left_open(tmp_path: Path) -> None:
+    """A run that the user opened receives the rows and stays open, and no second run appears."""
     uri = f"sqlite:///{tmp_path / 'user.db'}"
     logged = train("users", tmp_path, MLFLOW_TRACKING_URI=uri)
     (run,) = mlflow_runs(uri)
@@ -97,6 +97,6 @@ def test_a_live_run_of_the_users_is_used_and_not_ended(tmp_path: Path) -> None:
     assert [row[MEAN] for row in rows] == logged
 
 
-def test_every_promised_tracker_is_found_by_name() -> None:
-    """The entry points name the three trackers."""
+def test_entry_points_name_the_main_trackers() -> None:
+    """Entry points exist for W&B, MLflow and TensorBoard."""
     assert {"wandb", "mlflow", "tensorboard"} <= set(names())

@@ -1,4 +1,4 @@
-"""The main job on real vLLM: the example in all four modes, read back from every tracker, against numpy."""
+"""Example on real vLLM in all four modes, read back from every tracker and compared with numpy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Batch = dict[str, "NDArray[Any]"]
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of the example left behind."""
+    """Files and batches of one run of the example."""
 
     mode: str
     folder: Path
@@ -45,16 +45,16 @@ class Run:
 
     @property
     def logged(self) -> list[dict[str, Any]]:
-        """Rows of trainer_state.json that hold a ratio."""
+        """Rows of trainer_state.json that have a ratio."""
         return [row for row in self.state["log_history"] if f"{RAW}/mean" in row]
 
     @property
     def mlflow_uri(self) -> str:
-        """Where MLflow kept it."""
+        """MLflow's tracking URI."""
         return f"sqlite:///{self.folder / 'mlflow.db'}"
 
     def mlflow_run_id(self) -> str:
-        """Id of the only MLflow run."""
+        """Returns the id of the only MLflow run."""
         from mlflow import MlflowClient
 
         client = MlflowClient(self.mlflow_uri)
@@ -64,7 +64,7 @@ class Run:
 
 
 def launch(folder: Path, mode: str, *, processes: int = 1, report_to: str = "mlflow,wandb,tensorboard") -> Run:
-    """Runs the example in processes of its own and collects the outcome."""
+    """Runs the example in its own processes and collects the results."""
     command = [sys.executable]
     environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(DRIVER.parents[1])}
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "WANDB_API_KEY", "WANDB_DIR", "TENSORBOARD_LOGGING_DIR"):
@@ -91,12 +91,12 @@ def launch(folder: Path, mode: str, *, processes: int = 1, report_to: str = "mlf
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """The four modes, each trained once."""
+    """Trains each of the four modes once."""
     return {mode: launch(tmp_path_factory.mktemp(mode), mode) for mode in MODES}
 
 
 def raw_ratios(batch: Batch, level: str) -> NDArray[np.float64]:
-    """Raw ratios of valid tokens or live rows, in numpy float64."""
+    """Computes raw ratios of valid tokens or completions, in numpy float64."""
     d = batch["old_per_token_logps"].astype(np.float64) - batch["sampling_per_token_logps"].astype(np.float64)
     mask = batch["completion_mask"].astype(bool)
     if level == "token":
@@ -105,14 +105,14 @@ def raw_ratios(batch: Batch, level: str) -> NDArray[np.float64]:
 
 
 def expected(batches: list[Batch], level: str) -> dict[str, float]:
-    """The headline of one window, from its batches alone."""
+    """Computes the headline of one window from its batches."""
     ratios = np.concatenate([raw_ratios(batch, level) for batch in batches])
     values = (ratios.min(), ratios.mean(), ratios.max(), (ratios > CLIP_MAX).mean())
     return {key: float(value) for key, value in zip(HEADLINE, values, strict=True)}
 
 
 def summarize(batch: Batch, correction: rs.Correction) -> dict[str, float]:
-    """Our statistics of a saved batch."""
+    """Computes ratioscope's metrics of a saved batch."""
     return rs.summarize(
         torch.from_numpy(batch["old_per_token_logps"]),
         torch.from_numpy(batch["sampling_per_token_logps"]),
@@ -123,7 +123,7 @@ def summarize(batch: Batch, correction: rs.Correction) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_raw_exceeds_the_cap_that_corrected_keeps(runs: dict[str, Run], mode: str) -> None:
+def test_corrected_ratios_keep_the_cap_that_raw_ones_exceed(runs: dict[str, Run], mode: str) -> None:
     """On real rollouts the largest raw ratio is above clip_max and the largest corrected one is not."""
     for row in runs[mode].logged:
         assert row[f"{RAW}/max"] > CLIP_MAX
@@ -132,7 +132,7 @@ def test_raw_exceeds_the_cap_that_corrected_keeps(runs: dict[str, Run], mode: st
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_log_equals_numpy(runs: dict[str, Run], mode: str) -> None:
-    """trainer_state.json holds what numpy computes from the batches, under the promised names, at every step."""
+    """trainer_state.json has numpy's values of the batches, under the documented names, at every step."""
     run = runs[mode]
     assert [row["step"] for row in run.logged] == [1, 2, 3]
     for row, batch in zip(run.logged, run.batches[0], strict=True):
@@ -141,7 +141,7 @@ def test_the_log_equals_numpy(runs: dict[str, Run], mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_wandb_received_it(runs: dict[str, Run], mode: str) -> None:
+def test_wandb_received_the_run(runs: dict[str, Run], mode: str) -> None:
     """The .wandb file holds the scalars under train/, histograms that sum to n in the same row, and the config."""
     run = runs[mode]
     received = read_wandb(run.folder / "wandb")
@@ -161,8 +161,8 @@ def test_wandb_received_it(runs: dict[str, Run], mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_mlflow_received_it(runs: dict[str, Run], mode: str) -> None:
-    """MLflow's SQLite holds the scalars, params, the config, and pictures and counts of the histograms."""
+def test_mlflow_received_the_run(runs: dict[str, Run], mode: str) -> None:
+    """MLflow's SQLite has the scalars, params, the config, and pictures and counts of the histograms."""
     run = runs[mode]
     run_id = run.mlflow_run_id()
     received = read_mlflow(run.mlflow_uri, run_id)
@@ -186,8 +186,8 @@ def test_mlflow_received_it(runs: dict[str, Run], mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_tensorboard_received_it(runs: dict[str, Run], mode: str) -> None:
-    """The event file of the trainer's own writer holds the scalars and native histograms that sum to n."""
+def test_tensorboard_received_the_run(runs: dict[str, Run], mode: str) -> None:
+    """The trainer's own event file has the scalars, and native histograms that sum to the number of tokens."""
     run = runs[mode]
     received = read_tensorboard(run.folder / "tensorboard" / mode)
     for key in HEADLINE:
@@ -200,8 +200,8 @@ def test_tensorboard_received_it(runs: dict[str, Run], mode: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_masking_leaves_less_than_truncation(runs: dict[str, Run], level: Any) -> None:
-    """On the same rollouts the mean weight after masking is below that after truncation."""
+def test_masking_gives_smaller_weights_than_truncation(runs: dict[str, Run], level: Any) -> None:
+    """On the same rollouts the mean weight after masking is smaller than after truncation."""
     for batch in runs[f"{level}_mask"].batches[0]:
         means = [
             summarize(batch, rs.Correction(level, action, upper=CLIP_MAX))["ratioscope/corrected/mean"]
@@ -211,7 +211,7 @@ def test_masking_leaves_less_than_truncation(runs: dict[str, Run], level: Any) -
 
 
 def test_sequences_are_modified_more_often_than_tokens(runs: dict[str, Run]) -> None:
-    """On the same rollouts the modified fraction of sequences is above that of tokens."""
+    """On the same rollouts the modified fraction of sequences exceeds that of tokens."""
     for batch in runs["token_truncate"].batches[0]:
         fractions = [
             summarize(batch, rs.Correction(level, "truncate", upper=CLIP_MAX))["ratioscope/modified/fraction"]
@@ -221,8 +221,8 @@ def test_sequences_are_modified_more_often_than_tokens(runs: dict[str, Run]) -> 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_our_rule_gives_trls_own_bits(runs: dict[str, Run], mode: str) -> None:
-    """On real rollouts rs.correct returns the very weights that TRL multiplies its loss with."""
+def test_weights_are_bit_identical_to_trls(runs: dict[str, Run], mode: str) -> None:
+    """On real rollouts rs.correct returns the weights that TRL multiplies its loss with, bit for bit."""
     level, action = mode.split("_")
     rule = rs.Correction(level, action, upper=CLIP_MAX)  # type: ignore[arg-type]
     for batch in runs[mode].batches[0]:
@@ -235,7 +235,7 @@ def test_our_rule_gives_trls_own_bits(runs: dict[str, Run], mode: str) -> None:
 
 
 def test_two_processes_report_their_union(tmp_path: Path) -> None:
-    """Under torchrun each logged value is that of both ranks' tokens together, and there is one MLflow run."""
+    """Under torchrun each logged value covers the tokens of both ranks, and there is one MLflow run."""
     run = launch(tmp_path, "sequence_truncate", processes=2, report_to="mlflow")
     assert len(run.logged) == STEPS
     for index, row in enumerate(run.logged):

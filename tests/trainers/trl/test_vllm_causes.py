@@ -1,4 +1,4 @@
-"""Real vLLM with one fault at a time: what the diagnosis says of it, and what the raw ratios themselves say."""
+"""Real vLLM with one fault at a time: diagnosis, raw ratios and sweep."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DRIVER = Path(__file__).resolve().parents[2] / "support" / "drive_causes.py"
 CAUSES = {
     "top_p": ["support_truncation"],
     "top_k": ["support_truncation"],
-    "temperature": ["temperature", "sampling_settings"],  # the latter is the config's own word for it
+    "temperature": ["temperature", "sampling_settings"],  # the latter is found in the config
     "never_synced": ["stale_weights"],
     "shifted": ["shifted_alignment"],
     "zero_filled": ["zero_filled"],
@@ -50,36 +50,36 @@ ACTIONS = ("truncate", "mask")
 
 @dataclass(frozen=True)
 class Trained:
-    """What the runs left behind."""
+    """Journals and batches of the runs."""
 
     folder: Path
 
     def batches(self, run: str) -> list[dict[str, NDArray[Any]]]:
-        """Every generated batch."""
+        """Returns every generated batch."""
         return [dict(np.load(path)) for path in sorted((self.folder / "batches" / run).glob("*.npz"))]
 
     def records(self, run: str) -> list[Record]:
-        """Every window."""
+        """Returns the record of every window."""
         with JournalReader(self.folder / run) as journal:
             return list(journal.records())
 
     def valid(self, run: str, name: str) -> NDArray[Any]:
-        """One value of each valid token."""
+        """Returns one value of each valid token."""
         return np.concatenate([batch[name][batch["completion_mask"] == 1] for batch in self.batches(run)])
 
     def log_ratios(self, run: str, level: str) -> Array:
-        """Raw log-ratios of tokens or rows: differences in float32, as the trainer takes them, summed in float64."""
-        found = []
+        """Computes raw log-ratios of tokens or completions: float32 differences, as in the trainer, float64 sums."""
+        parts = []
         for batch in self.batches(run):
             mask = batch["completion_mask"] == 1
             d = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]).astype(np.float64)
-            found.append(d[mask] if level == "token" else np.where(mask, d, 0.0).sum(axis=1)[mask.any(axis=1)])
-        return np.concatenate(found)
+            parts.append(d[mask] if level == "token" else np.where(mask, d, 0.0).sum(axis=1)[mask.any(axis=1)])
+        return np.concatenate(parts)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """All runs, trained in one process of one thread: two threads wait for each other on a busy machine."""
+    """Trains all runs in one process with one thread: two threads wait for each other on a busy machine."""
     folder = tmp_path_factory.mktemp("causes")
     paths = os.pathsep.join([str(DRIVER.parents[1]), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
@@ -91,32 +91,32 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def diagnosed(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    """Exit code of ``ratioscope diagnose``, and what it prints."""
+    """Runs ``ratioscope diagnose``; returns its exit code and its diagnosis."""
     capsys.readouterr()
     code = main(["diagnose", str(trained.folder / run), "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)["diagnosis"]
-    return code, found
+    diagnosis: dict[str, Any] = json.loads(capsys.readouterr().out)["diagnosis"]
+    return code, diagnosis
 
 
 @pytest.mark.parametrize("run", FAULTY)
 def test_the_fault_is_named(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """On an engine of either dtype, the fault is the first finding, an error, sure, and nothing else is above info."""
-    code, found = diagnosed(trained, run, capsys)
-    above = [finding["name"] for finding in found["findings"] if finding["level"] != "info"]
-    assert (code, above) == (1, CAUSES[run.partition("-")[2]]), found
-    first = found["findings"][0]
+    """On an engine of either dtype the fault is the first finding, an error of high confidence, and the only one."""
+    code, diagnosis = diagnosed(trained, run, capsys)
+    above = [finding["name"] for finding in diagnosis["findings"] if finding["level"] != "info"]
+    assert (code, above) == (1, CAUSES[run.partition("-")[2]]), diagnosis
+    first = diagnosis["findings"][0]
     assert (first["level"], first["confidence"]) == ("error", "high"), first
 
 
 @pytest.mark.parametrize("run", [run for run in FAULTY if run != "float32-top_p"])
 def test_the_fault_is_named_without_a_config(trained: Trained, run: str) -> None:
-    """The numbers alone name the same cause."""
+    """Without a config the numbers alone name the cause."""
     first = diagnose(trained.records(run)).findings[0]
     assert (first.name, first.level) == (CAUSES[run.partition("-")[2]][0], "error")
 
 
-def test_an_even_nucleus_may_be_a_shift_to_one_without_a_config(trained: Trained) -> None:
-    """Where every context is flat, top_p moves all tokens alike; without a config neither it nor a shift is sure."""
+def test_an_even_nucleus_and_a_shift_are_not_distinguished_without_a_config(trained: Trained) -> None:
+    """In flat contexts top_p moves all tokens equally; without a config neither top_p nor a shift is certain."""
     first = diagnose(trained.records("float32-top_p")).findings[0]
     assert first.name in ("support_truncation", "constant_shift")
     assert first.confidence == "medium"
@@ -124,18 +124,21 @@ def test_an_even_nucleus_may_be_a_shift_to_one_without_a_config(trained: Trained
 
 
 @pytest.mark.parametrize("run", HEALTHY)
-def test_nothing_is_said_of_a_healthy_run(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Weights that move and arrive leave noise, as information, on an engine of either dtype; all else is clean."""
-    code, found = diagnosed(trained, run, capsys)
-    assert (code, [(each["name"], each["level"]) for each in found["findings"]]) == (0, [("precision_noise", "info")])
-    assert f"engine {run.partition('-')[0]}, trainer float32" in found["findings"][0]["evidence"]
-    assert found["explained"] == []
-    assert [each["name"] for each in found["not_checked"]] == ["length_collapse"]  # the mode is one of tokens
+def test_a_healthy_run_has_no_warning(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A healthy run has precision noise as its only finding, as information, on an engine of either dtype."""
+    code, diagnosis = diagnosed(trained, run, capsys)
+    assert (code, [(finding["name"], finding["level"]) for finding in diagnosis["findings"]]) == (
+        0,
+        [("precision_noise", "info")],
+    )
+    assert f"engine {run.partition('-')[0]}, trainer float32" in diagnosis["findings"][0]["evidence"]
+    assert diagnosis["explained"] == []
+    assert [cause["name"] for cause in diagnosis["not_checked"]] == ["length_collapse"]  # the mode is one of tokens
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_mean_ratio_is_the_kept_mass(trained: Trained, dtype: str) -> None:
-    """With top_p 0.8 the mean raw ratio is the mass of the nucleus in the trainer's full distribution, within 2 %."""
+def test_the_mean_ratio_equals_the_nucleus_mass(trained: Trained, dtype: str) -> None:
+    """With top_p 0.8 the mean raw ratio is the nucleus mass of the trainer's full distribution, within 2 %."""
     run = f"{dtype}-top_p"
     mass = trained.valid(run, "nucleus_mass")
     assert trained.valid(run, "full_logps") == pytest.approx(trained.valid(run, "old_per_token_logps"), abs=1e-4)
@@ -147,8 +150,8 @@ def test_the_mean_ratio_is_the_kept_mass(trained: Trained, dtype: str) -> None:
     assert mass.mean() < 0.9
 
 
-def test_each_ratio_is_the_kept_mass_where_engines_agree(trained: Trained) -> None:
-    """With float32 on both sides a token's ratio is the mass at its place; rounding moves the end of few nuclei."""
+def test_each_ratio_equals_the_nucleus_mass_with_equal_engines(trained: Trained) -> None:
+    """With float32 on both sides a token's ratio is the nucleus mass at its position, except at few nuclei."""
     ratio = np.exp(trained.log_ratios("float32-top_p", "token"))
     off = np.abs(ratio - trained.valid("float32-top_p", "nucleus_mass"))
     assert np.mean(off > 5e-4) < 0.01
@@ -157,10 +160,10 @@ def test_each_ratio_is_the_kept_mass_where_engines_agree(trained: Trained) -> No
 @pytest.mark.parametrize("run", ["bfloat16-none", "bfloat16-top_p", "bfloat16-temperature"])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("action", ACTIONS)
-def test_sweep_is_a_recomputation(trained: Trained, run: str, level: str, action: str) -> None:
-    """On raw ratios of real runs: counts are exact where a cap is a bucket's edge, and every interval holds the truth.
+def test_sweep_equals_a_recomputation(trained: Trained, run: str, level: str, action: str) -> None:
+    """Sweep's counts are exact if the cap is a bucket's edge, and every interval contains the true value.
 
-    A ratio that equals the cap is kept by the rule and counted as modified, as the sweep's text says.
+    A ratio equal to the cap is kept by the rule and counted as modified, as the sweep's text says.
     """
     d = trained.log_ratios(run, level)
     pooled = pool(trained.records(run))
@@ -170,34 +173,34 @@ def test_sweep_is_a_recomputation(trained: Trained, run: str, level: str, action
             rule = mode(f"{level}_{action}", lower, math.exp(edge))
             outcome, expected = pooled.outcome(rule), truth(d, rule)
             assert outcome.n == d.size
-            for found, outside in ((outcome.above, d >= edge), (outcome.below, (d <= -edge) & (lower is not None))):
-                assert found is not None
-                assert found.error == 0.0
-                assert round(found.value * d.size) == outside.sum()
-            assert_held(outcome, expected)
+            for fraction, outside in ((outcome.above, d >= edge), (outcome.below, (d <= -edge) & (lower is not None))):
+                assert fraction is not None
+                assert fraction.error == 0.0
+                assert round(fraction.value * d.size) == outside.sum()
+            assert_contains_truth(outcome, expected)
     for upper in (1.05, 1.2, 1.5, 2.0, 3.0):
         for lower in (None, 0.5, 0.9):
             rule = mode(f"{level}_{action}", lower, upper)
-            assert_held(pooled.outcome(rule), truth(d, rule))
+            assert_contains_truth(pooled.outcome(rule), truth(d, rule))
 
 
-def assert_held(outcome: Any, expected: Any) -> None:
-    """Each number's interval holds the true one, but for the float32 in which the training counts its own weights."""
+def assert_contains_truth(outcome: Any, expected: Any) -> None:
+    """Asserts that each interval contains the true value, up to the float32 in which the training counts weights."""
     for name in NUMBERS:
-        found, true = getattr(outcome, name), getattr(expected, name)
-        if found is None or true is None:
-            assert found is None
+        interval, true = getattr(outcome, name), getattr(expected, name)
+        if interval is None or true is None:
+            assert interval is None
             assert true is None
             continue
         slack = 1e-7
-        assert found.low - slack <= true <= found.high + slack, (outcome.correction, name, found, true)
+        assert interval.low - slack <= true <= interval.high + slack, (outcome.correction, name, interval, true)
 
 
 @pytest.mark.parametrize("run", ["bfloat16-none", "bfloat16-top_p"])
-def test_the_runs_own_cap_is_exact(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the training's own rule did is given as it was counted: fraction, mean and ESS equal the recomputation."""
+def test_the_runs_own_rule_is_exact(trained: Trained, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fraction, mean and ESS of the training's own rule are the counted ones and equal the recomputation."""
     assert main(["sweep", str(trained.folder / run), "--clip-max", "2,3", "--json"]) == 0
-    (own,) = [one for one in json.loads(capsys.readouterr().out)["outcomes"] if one["own"]]
+    (own,) = [outcome for outcome in json.loads(capsys.readouterr().out)["outcomes"] if outcome["own"]]
     assert (own["mode"], own["lower"], own["upper"]) == ("token_truncate", None, 1.2)
     expected = truth(trained.log_ratios(run, "token"), rs.Correction("token", "truncate", upper=1.2))
     for name in NUMBERS:

@@ -1,1 +1,1 @@
-"""The run's config: snapshot, lookup, redaction; knows no statistic."""
+"""Run config: snapshot, lookup of settings, redaction of secrets; knows no statistic."""

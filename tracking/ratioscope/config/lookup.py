@@ -10,14 +10,14 @@ UNKNOWN = "unknown"
 
 
 def lookup(root: Any, path: str) -> Any:
-    """Reads a dotted path off an object, through attributes and mappings alike.
+    """Reads a dotted path from an object, through attributes and mappings.
 
     Args:
-        root: where the path begins.
+        root: the object at which the path begins.
         path: names joined by dots, such as ``"llm_engine.vllm_config.model_config"``.
 
     Returns:
-        What stands there, None included, or ``UNKNOWN`` if a step is missing or raises.
+        The value, None included, or ``UNKNOWN`` if a step is missing or raises.
     """
     value = root
     for name in path.split("."):

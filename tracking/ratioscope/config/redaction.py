@@ -1,7 +1,7 @@
-"""Making a value safe to publish: a JSON-able copy in which secrets are replaced.
+"""Redaction: a JSON-able copy of a value in which secrets are replaced.
 
-A secret is known by the name it is stored under (``hub_token``, ``x-api-key``), by its shape (a password in a URL, a
-token with a vendor's prefix), or because an environment variable with such a name holds the same text. The copy is
+A secret is recognized by the name it is stored under (``hub_token``, ``x-api-key``), by its shape (a password in a URL,
+a token with a vendor's prefix), or because an environment variable with such a name holds the same text. The copy is
 bounded in depth, in entries and in text length, so that no input can stall a run.
 """
 
@@ -26,22 +26,22 @@ from ratioscope.config.secrets import MAX_TEXT, REDACTED, is_secret_name, redact
 __all__ = ["REDACTED", "redact"]
 
 MAX_DEPTH = 12
-"""Levels of nesting that are followed; what lies deeper is replaced by a note."""
+"""Levels of nesting that are copied; deeper values are replaced by a note."""
 
 MAX_ENTRIES = 1_000
-"""Entries that are kept of one container."""
+"""Entries that are copied of one container."""
 
 MAX_NODES = 20_000
-"""Values that are visited in all."""
+"""Values that are copied in total."""
 
 MAX_CHARACTERS = 1_000_000
-"""Characters of text that are searched for secrets in all."""
+"""Characters of text that are searched for secrets in total."""
 
 MIN_SECRET_LENGTH = 8
 """Characters an environment variable's secret must have to be searched for in other text."""
 
 CUT = "[cut]"
-"""Stands for what lies beyond a bound."""
+"""Replaces values beyond a bound."""
 
 
 def redact(value: Any) -> Any:
@@ -50,19 +50,19 @@ def redact(value: Any) -> Any:
     Mappings, dataclasses, namespaces and named tuples become dicts with string keys, sequences and sets become lists,
     enums, paths and dtypes become text, non-finite floats become ``"nan"``, ``"inf"`` or ``"-inf"``, and any other
     object becomes the name of its type. Cycles and everything beyond the bounds are replaced by a short note.
-    Redacting twice changes nothing more.
+    Redacting a copy again changes nothing.
 
     Args:
-        value: anything. It is only read.
+        value: any object; it is not changed.
 
     Returns:
-        The copy, made of dict, list, str, int, float, bool and None alone.
+        The copy, made only of dict, list, str, int, float, bool and None.
     """
     return _Redactor().copy(value, 0)
 
 
 class _Redactor:
-    """One pass over one value: what is open above the current value, and how much may still be read."""
+    """One pass over one value: the containers around the current value, and what may still be read."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
@@ -83,14 +83,14 @@ class _Redactor:
             return f"<unreadable {type(value).__name__}>"
 
     def text(self, value: str) -> str:
-        """Removes secrets from a text, as long as the pass has not read too much already."""
+        """Removes secrets from a text; replaces it by a note once the pass has read too much."""
         if self.characters_left <= 0:
             return CUT
         self.characters_left -= min(len(value), MAX_TEXT)
         return redact_text(str.__str__(value), known=self.known)
 
     def scalar(self, value: Any) -> Any:
-        """Copies a value that holds no others."""
+        """Copies a value without entries."""
         if isinstance(value, Enum):
             return self.text(value.value if isinstance(value.value, str) else str(value))
         if value is None or isinstance(value, bool):
@@ -106,10 +106,10 @@ class _Redactor:
         return self.text(str(value))
 
     def container(self, value: Any, depth: int) -> Any:
-        """Copies what may hold other values, or names what cannot be looked into."""
+        """Copies a value with entries; names the type of any other object."""
         fields = _fields(value)
         if fields is None and not isinstance(value, list | tuple | AbstractSet):
-            return self.foreign(value)
+            return self.other(value)
         if id(value) in self.open:
             return "[cycle]"
         if depth >= MAX_DEPTH:
@@ -124,7 +124,7 @@ class _Redactor:
             self.open.discard(id(value))
 
     def mapping(self, fields: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
-        """Copies named values; two names that read alike are numbered apart."""
+        """Copies named values; names that become equal are numbered."""
         entries = [*itertools.islice(fields, MAX_ENTRIES + 1)]
         names = {key.lower(): item for key, item in entries if isinstance(key, str)}
         named = any(is_secret_name(names.get(key)) for key in ("name", "key", "field"))
@@ -141,7 +141,7 @@ class _Redactor:
         return copied
 
     def sequence(self, values: Iterable[Any], depth: int) -> list[Any]:
-        """Copies unnamed values; what follows a secret's name (``--api-key X``, ``("api_key", X)``) is one."""
+        """Copies unnamed values; a value after a secret's name (``--api-key X``, ``("api_key", X)``) is a secret."""
         entries = [*itertools.islice(values, MAX_ENTRIES + 1)]
         is_pair = len(entries) == 2
         copied: list[Any] = []
@@ -154,8 +154,8 @@ class _Redactor:
             copied.append(CUT)
         return copied
 
-    def foreign(self, value: Any) -> Any:
-        """Names an object that this module does not look into; scalars of array libraries are unwrapped."""
+    def other(self, value: Any) -> Any:
+        """Names the type of an object; unwraps scalars of array libraries."""
         kind = type(value)
         if kind.__name__ == "dtype" or kind.__name__.endswith("DType"):
             return self.text(str(value))
@@ -168,7 +168,7 @@ class _Redactor:
 
 
 def hidden(value: Any) -> Any:
-    """Returns what stands for a value with a secret's name; that it is unset or a switch may be known."""
+    """Returns a replacement for a value with a secret's name; None, booleans and empty text are no secrets."""
     return value if value is None or isinstance(value, bool) or value == "" else REDACTED
 
 
@@ -193,6 +193,6 @@ def _sort_key(value: Any) -> str:
 
 def _environment_secrets() -> re.Pattern[str] | None:
     """Returns a pattern for the secrets that the environment holds, or None if it holds none."""
-    found = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= MIN_SECRET_LENGTH}
-    longest_first = sorted(found, key=len, reverse=True)
+    secrets = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= MIN_SECRET_LENGTH}
+    longest_first = sorted(secrets, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -1,4 +1,4 @@
-"""What a secret looks like: by the name it is stored under, and by its shape inside a text."""
+"""Recognizes secrets: by the name they are stored under, and by their shape inside a text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 __all__ = ["REDACTED", "is_secret_name", "redact_text"]
 
 REDACTED = "[redacted]"
-"""Stands for a secret."""
+"""Replaces a secret."""
 
 MAX_TEXT = 8_192
 """Characters that are kept of one text."""
 
 SLACK = 4_096
-"""Characters read beyond the limit, so that a secret that the limit would cut in two is still recognised."""
+"""Characters read beyond the limit, so that a secret that the limit cuts in two is still recognized."""
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
@@ -31,7 +31,7 @@ _SECRET_WORDS = _words(
 """Words that make any name a secret's."""
 
 _SECRET_ENDINGS = ("password", "passwd", "apikey", "secretkey", "accesskey", "privatekey", "authtoken", "accesstoken")
-"""The same, run together with the word before, as in ``dbpassword``."""
+"""Endings of words that make any name a secret's, as in ``dbpassword``."""
 
 _SECRET_LAST_WORDS = frozenset({"auth", "pat", "signature", "sig"})
 """Words that name a secret only when they end the name."""
@@ -45,7 +45,7 @@ _OWNERS = _words(
 """Words before ``key``, ``keys``, ``token`` or ``pass`` that make it a secret."""
 
 _TOKEN_OWNERS = frozenset({"api", "access", "auth", "secret", "hf", "hub", "bearer", "refresh", "oauth", "deploy"})
-"""The same before ``tokens``, which is far more often a count."""
+"""Words before ``tokens`` that make it a secret; far more often ``tokens`` is a count."""
 
 _KEY_WORDS = frozenset({"key", "keys", "token", "tokens", "pass"})
 
@@ -57,10 +57,10 @@ _TEXT_TOKENS = _words(
 """Words before ``token`` that make it a token of text."""
 
 _AFTER_SECRET_TOKEN = frozenset({"value", "str", "string", "prod", "production", "dev", "test", "old", "new", "write"})
-"""Words after ``token`` under which it still is a secret."""
+"""Words after ``token`` with which it is still a secret."""
 
 _ABOUT_SECRET = frozenset({"path", "file", "dir", "env", "name", "type", "id", "ids", "expiry", "level", "url"})
-"""Words after an owned ``token`` or ``key`` that make it a fact about the secret and not the secret."""
+"""Words after ``token`` or ``key`` with which the name describes the secret and does not hold it."""
 
 _SHAPES = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
@@ -92,13 +92,13 @@ _NOT_SECRET = frozenset({"", "None", "none", "null", "True", "False", "true", "f
 
 
 def is_secret_name(name: Any) -> bool:
-    """Tells whether a setting of this name holds a secret.
+    """Returns whether a setting of this name holds a secret.
 
     Words are compared whole, whatever joins them: ``hub_token``, ``x-api-key`` and ``wandbApiKey`` name secrets,
     ``max_tokens``, ``pad_token`` and ``tokenizer`` do not.
 
     Args:
-        name: a key, a flag or a variable's name; anything but text is no secret's name.
+        name: a key, a flag or a variable's name; a value that is no text is no secret's name.
     """
     if not isinstance(name, str):
         return False
@@ -114,7 +114,7 @@ def is_secret_name(name: Any) -> bool:
 
 
 def _is_secret_key(before: str, word: str, after: str) -> bool:
-    """Tells whether one word of a name is a secret key, token or pass, judged by its neighbours."""
+    """Returns whether one word of a name is a secret key, token or pass, judged by its neighbours."""
     if word not in _KEY_WORDS or (after in _ABOUT_SECRET and (word, after) != ("key", "id")):
         return False
     if word == "tokens":
@@ -128,7 +128,7 @@ def redact_text(text: str, known: re.Pattern[str] | None = None) -> str:
     """Replaces the secrets in a text and shortens it to ``MAX_TEXT`` characters and an ellipsis.
 
     Args:
-        text: the text; what UTF-8 cannot hold is replaced by ``?``.
+        text: the text; characters that UTF-8 cannot hold are replaced by ``?``.
         known: a pattern of further secrets to remove.
     """
     clean = text[: MAX_TEXT + SLACK].encode("utf-8", "replace").decode("utf-8")
@@ -150,7 +150,7 @@ def _clean_query(match: re.Match[str]) -> str:
 
 
 def _without_assigned(text: str) -> str:
-    """Replaces what is assigned to a secret's name: ``name=X``, ``"name": "X"``, ``--name X``.
+    """Replaces values assigned to a secret's name: ``name=X``, ``"name": "X"``, ``--name X``.
 
     The pattern consumes the name only, so that a value which is itself a name, as in ``--note password: X``, is seen.
     """

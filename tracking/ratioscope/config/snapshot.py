@@ -1,6 +1,6 @@
-"""What goes with a run: its settings as they took effect, without secrets, and the versions that it ran on.
+"""Run config: the settings as they took effect, without secrets, and the versions of the packages.
 
-What cannot be known is recorded as ``"unknown"``, never guessed.
+A setting that cannot be read is recorded as ``"unknown"``, never guessed.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _DISTRIBUTIONS = {
 
 
 def versions() -> dict[str, str]:
-    """Returns the version of Python, of ratioscope and of each installed package that bears on the ratios."""
+    """Returns the version of Python, of ratioscope and of each installed package that affects the ratios."""
     from importlib import metadata  # slow to import, and `import ratioscope` must not be
 
-    found = {"python": platform.python_version(), "ratioscope": __version__}
+    installed = {"python": platform.python_version(), "ratioscope": __version__}
     for name, distributions in _DISTRIBUTIONS.items():
         for distribution in reversed(distributions):
             with suppress(Exception):  # absent, or its metadata is damaged
-                found[name] = str(metadata.version(distribution))
-    return found
+                installed[name] = str(metadata.version(distribution))
+    return installed
 
 
 def git_commit(path: str | os.PathLike[str]) -> str | None:
-    """Returns the commit that a folder is checked out at, or None if there is none or ``git`` cannot tell.
+    """Returns the commit that a folder is checked out at, or None if ``git`` finds none.
 
     Args:
         path: a folder, inside a repository or not.
@@ -70,7 +70,7 @@ def git_commit(path: str | os.PathLike[str]) -> str | None:
     # Inside a git hook these would point at the hook's repository, whatever the folder.
     environment = {name: value for name, value in os.environ.items() if name not in {"GIT_DIR", "GIT_WORK_TREE"}}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", os.fspath(path), "rev-parse", "--verify", "HEAD"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -80,24 +80,24 @@ def git_commit(path: str | os.PathLike[str]) -> str | None:
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    commit = done.stdout.decode("ascii", "replace").strip()
-    return commit if done.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", commit) else None
+    commit = process.stdout.decode("ascii", "replace").strip()
+    return commit if process.returncode == 0 and re.fullmatch(r"[0-9a-f]{40,64}", commit) else None
 
 
 def snapshot(correction: Any, user_config: Mapping[str, Any] | None, **sections: Any) -> dict[str, Any]:
-    """Returns everything that goes under ``ratioscope`` in a tracker's config, JSON-able and without secrets.
+    """Returns the run config, which trackers store under ``ratioscope``: JSON-able and without secrets.
 
     Args:
         correction: the rule in force, or None if raw ratios are only watched.
-        user_config: what the user wants recorded beside it, kept apart under ``user``.
-        **sections: further parts by name, such as a trainer's ``loss`` or ``sampling``.
+        user_config: the user's own entries, stored under ``user``.
+        **sections: further sections by name, such as a trainer's ``loss`` or ``sampling``.
 
     Returns:
         A nested dict with ``schema_version``, ``definitions_version``, ``correction``, the sections, ``versions``,
         ``git_commit`` and ``user``.
 
     Raises:
-        ValueError: if a section has the name of a part made here.
+        ValueError: if a section has a name that is taken.
     """
     parts: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -130,7 +130,7 @@ def _correction(correction: Any) -> dict[str, Any]:
         return {"enabled": False}
     fields = {name: lookup(correction, name) for name in ("level", "action", "lower", "upper", "sources")}
     if lookup(correction, "is_general") is True:
-        general = correction.to_json()
-        told = {name: general[name] for name in ("weight", "log_clamp", "batch_normalize", "stages")}
-        return {"enabled": True, "mode": correction.mode, **fields, "words": correction.words(), **told}
+        rule = correction.to_json()
+        options = {name: rule[name] for name in ("weight", "log_clamp", "batch_normalize", "stages")}
+        return {"enabled": True, "mode": correction.mode, **fields, "words": correction.words(), **options}
     return {"enabled": True, "mode": f"{fields['level']}_{fields['action']}", **fields}

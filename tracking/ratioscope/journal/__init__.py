@@ -1,1 +1,1 @@
-"""One file format, its writer and reader, and which tracker has what."""
+"""Journal: its file format, writer and reader, and the record of which tracker has received what."""

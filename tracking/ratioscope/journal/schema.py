@@ -1,4 +1,4 @@
-"""The journal's file format: where it lies, its tables, and how older files become newer ones."""
+"""File format of the journal: location, tables, and migration of older files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIRECTORY = "ratioscope"
 """Folder of the journal inside a run's output directory."""
 FILE = "journal.sqlite"
 APPLICATION_ID = 0x72736A31
-"""Marks the file as ours (``PRAGMA application_id``)."""
+"""Marks the file as a journal (``PRAGMA application_id``)."""
 BUSY_TIMEOUT_S = 5.0
 
 _SCHEMA_1 = """
@@ -68,22 +68,22 @@ CREATE TABLE event (
 """
 
 _MIGRATIONS: tuple[str, ...] = (_SCHEMA_1, _SCHEMA_2)
-"""Script ``i`` brings a file of version ``i`` to version ``i + 1``."""
+"""Script ``i`` migrates a file of version ``i`` to version ``i + 1``."""
 
 SCHEMA_VERSION = len(_MIGRATIONS)
 EVENTS_SINCE = 2
-"""The first version that has the table of events."""
+"""First version with the table of events."""
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the text says why and what to do."""
+    """The journal cannot be used; the text gives the cause and the remedy."""
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Version of the file's schema, 0 for a new file.
+    """Returns the version of the file's schema, 0 for a new file.
 
     Raises:
-        JournalError: if it is no journal, or one of a newer ratioscope.
+        JournalError: if the file is no journal, or was written by a newer ratioscope.
     """
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -102,7 +102,7 @@ def check_version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Brings the schema to the newest version, each step in a transaction of its own."""
+    """Migrates the schema to the newest version, one transaction per step."""
     for version in range(check_version(connection, path), SCHEMA_VERSION):
         marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version + 1};"
         connection.executescript(f"BEGIN IMMEDIATE; {_MIGRATIONS[version]} {marks} COMMIT;")

@@ -1,4 +1,4 @@
-"""Target: one run in one tracker, and which of the journal's records it has."""
+"""Target: one run in one tracker, and the records of the journal that it has received."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ AND NOT EXISTS (SELECT 1 FROM delivery WHERE target = ? AND record = record.id)
 
 @dataclass
 class Target:
-    """Where a tracker's rows go.
+    """One run in one tracker.
 
-    A run of our own receives every record of the journal, one of the trainer's those of its attempt.
+    A run that ratioscope opened receives every record of the journal; a run of the trainer, those of its attempt.
 
     Attributes:
         journal: the open journal.
-        id: its id there.
+        id: the target's id in the journal.
         tracker: the tracker's name.
         attempt: the attempt that made the entry.
-        owned: whether the run is our own.
+        owned: whether ratioscope opened the run.
         reported: whether the trainer itself reports its log to the run.
-        identity: what the tracker needs to find the run again, such as its id; None before it was opened.
+        identity: what the tracker needs to find the run again, such as its id; None before the run was opened.
     """
 
     journal: Journal
@@ -46,45 +46,45 @@ class Target:
     _held: list[int] = field(default_factory=list)
 
     def missing(self, limit: int) -> list[tuple[int, Record]]:
-        """The oldest records that the run does not have, with their ids."""
+        """Returns the oldest records that the run has not received, with their ids."""
         sql = f"SELECT id, body FROM record {_MISSING} ORDER BY id LIMIT ?"
         rows = self.journal.query(sql, (*self._scope(), limit))
         return [(identifier, Record.from_json(json.loads(body))) for identifier, body in rows]
 
     def count_missing(self) -> int:
-        """How many records the run does not have."""
-        # The index has all that is asked for; the table itself is fat and takes fifty times as long to walk.
+        """Returns the number of records that the run has not received."""
+        # Covered by the index; scanning the table is 50x slower.
         sql = f"SELECT COUNT(*) FROM record INDEXED BY record_step {_MISSING}"
         return int(self.journal.query(sql, self._scope())[0][0])
 
     def mark(self, records: Sequence[int], *, oldest_first: bool = False) -> None:
-        """Notes that the run has these records, in one transaction.
+        """Marks records as delivered, in one transaction.
 
         Args:
             records: their ids.
-            oldest_first: that they are the first of ``missing``, so that earlier ones need no second look.
+            oldest_first: True if they are the first of ``missing``; earlier ones are then not searched again.
         """
         self.journal.insert_all("delivery (target, record)", [(self.id, record) for record in records])
         if oldest_first and records:
             self._all_before = max(records)
 
     def hold(self, records: Sequence[int]) -> None:
-        """Takes the first of ``missing`` as received for now; only ``settle`` notes it."""
+        """Marks the first records of ``missing`` as sent but unconfirmed until ``settle``."""
         self._held += records
         self._all_before = max(records)
 
     def settle(self) -> None:
-        """Notes what was held: the run has it. Where that cannot be written it is still held."""
+        """Marks the unconfirmed records as delivered. If that cannot be written they stay unconfirmed."""
         self.mark(self._held)
         self._held = []
 
     def release(self) -> None:
-        """Takes what was held as missing: nobody knows how much of it the run has."""
+        """Counts the unconfirmed records as missing: it is unknown how many the run has received."""
         if self._held:
             self._held, self._all_before = [], 0
 
     def reset(self, received: int) -> None:
-        """Believes the run itself: it has the first ``received`` records, in the order of writing, and no other."""
+        """Trusts the backend's row count: marks exactly the first ``received`` records as delivered."""
         scope = (self.owned, self.attempt)
         rows = self.journal.query(
             "SELECT id FROM record WHERE (? OR attempt = ?) ORDER BY id LIMIT ?", (*map(int, scope), received)
@@ -94,7 +94,7 @@ class Target:
         self.mark([identifier for (identifier,) in rows], oldest_first=True)
 
     def identify(self, identity: Mapping[str, str]) -> None:
-        """Keeps what the tracker needs to find the run again."""
+        """Stores what the tracker needs to find the run again."""
         if identity != self.identity:
             self.identity = dict(identity)
             self.journal.query("UPDATE target SET identity = ? WHERE id = ?", (json.dumps(self.identity), self.id))
@@ -104,20 +104,20 @@ class Target:
 
 
 def mark_all(targets: Sequence[Target], record: int) -> None:
-    """Notes in one transaction that all these runs, which one journal knows, have a record."""
+    """Marks a record as delivered to several targets of one journal, in one transaction."""
     targets[0].journal.insert_all("delivery (target, record)", [(target.id, record) for target in targets])
 
 
 def open_target(journal: Journal, tracker: str, *, owned: bool, reported: bool = False, anew: bool = False) -> Target:
-    """The run that a tracker's rows go to: the one of our own that an earlier attempt opened, else a new entry.
+    """Returns the target of a tracker's rows: the owned run that an earlier attempt opened, else a new entry.
 
     Args:
         journal: the open journal.
         tracker: the tracker's name.
-        owned: True for a run of our own, which later attempts continue; False for one that the trainer or the
-            user opened, which belongs to this attempt.
-        reported: True where the trainer itself reports its log to that run.
-        anew: make a new entry in any case.
+        owned: True for a run that ratioscope opens, which later attempts continue; False for a run that the trainer or
+            the user opened, which belongs to this attempt.
+        reported: True if the trainer itself reports its log to that run.
+        anew: True to make a new entry in any case.
     """
     known = [target for target in targets(journal) if target.owned and target.tracker == tracker]
     if owned and known and not anew:
@@ -128,7 +128,7 @@ def open_target(journal: Journal, tracker: str, *, owned: bool, reported: bool =
 
 
 def targets(journal: Journal) -> list[Target]:
-    """Every target that a journal has had, the oldest first."""
+    """Returns every target of a journal, oldest first."""
     rows = journal.query("SELECT id, tracker, attempt, owned, reported, identity FROM target ORDER BY id")
     return [
         Target(journal, key, tracker, attempt, bool(owned), bool(reported), json.loads(identity or "null"))

@@ -1,10 +1,10 @@
-"""Journal: one SQLite file in the run directory, committed before anything is sent anywhere.
+"""Journal: one SQLite file in the run directory, to which each record is committed before trackers receive it.
 
-It is the truth of a run: a record that was flushed is in it whatever becomes of the process, the network or a
-tracker. A run that is continued from a checkpoint continues its journal as a new attempt. Records that the new
-attempt repeats are kept and superseded: the view ``live`` leaves them out.
+A record that was flushed is in the journal whatever happens to the process, the network or a tracker. A run that is
+continued from a checkpoint continues its journal as a new attempt. Records that the new attempt repeats are kept and
+superseded: the view ``live`` leaves them out.
 
-The schema is described in ``docs/reference/journal.md``.
+``docs/reference/journal.md`` describes the schema.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 class Journal:
     """Writes one attempt. Only one process at a time may have a journal open for writing.
 
-    Every append is committed when it returns. The file is in write-ahead mode, so ``JournalReader`` reads it
-    at any time without waiting or being waited for.
+    Every append is committed when it returns. The file is in write-ahead mode, so reader and writer never wait for each
+    other.
 
     Args:
         output_dir: the run's output directory; the journal lies in its subfolder ``ratioscope``.
         config: the run config, secrets already redacted; None to deliver from the journal without a new attempt.
-        restored_step: the step of the checkpoint that this process continues from, where that is known.
+        restored_step: the step of the checkpoint that this process continues from; None if unknown.
 
     Raises:
         JournalError: if another process writes this journal, the file is of a newer version or no journal, or the
-            folder is a symbolic link or somebody else's.
+            folder is a symbolic link or belongs to another user.
         OSError: if the folder cannot be written.
         sqlite3.Error: if the file cannot be written.
     """
@@ -82,10 +82,10 @@ class Journal:
         """Commits one record.
 
         Returns:
-            Its id, which grows with every record of the journal.
+            The record's id, which grows with every record of the journal.
 
         Raises:
-            sqlite3.Error: if it could not be written; the journal is as it was before.
+            sqlite3.Error: if the record could not be written; the journal is unchanged.
             JournalError: in a forked child, which must not touch its parent's connection.
         """
         row = (self.attempt, record.step, record.split, record.time, _dump(record.to_json()))
@@ -95,25 +95,25 @@ class Journal:
         """Commits one event.
 
         Raises:
-            sqlite3.Error: if it could not be written.
+            sqlite3.Error: if the event could not be written.
             JournalError: in a forked child.
         """
         row = (self.attempt, event.step, event.time, event.name, event.status, event.level, _dump(event.to_json()))
         self.insert("event (attempt, step, time, name, status, level, body)", row)
 
     def first_records(self, limit: int = 16) -> list[Record]:
-        """The first records of the whole journal, in the order of writing."""
+        """Returns the first records of the whole journal, in the order of writing."""
         rows = self.query("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
         return [Record.from_json(json.loads(body)) for (body,) in rows]
 
     def query(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a statement; safe from any thread of the process that opened the journal."""
+        """Returns the rows of a statement; safe from any thread of the process that opened the journal."""
         self._check_process()
         with self._mutex:
             return self._connection.execute(sql, arguments).fetchall()
 
     def insert_all(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Adds rows that may be there already, in one transaction."""
+        """Adds rows in one transaction; rows that exist already are skipped."""
         self._check_process()
         if not rows:
             return
@@ -166,7 +166,7 @@ class Journal:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuses a folder that somebody else could have put there to have us write elsewhere."""
+    """Refuses a folder through which another user could redirect the journal."""
     if folder.is_symlink():
         msg = f"{folder} is a symbolic link; a journal is only written to a real folder. Remove the link, or choose "
         msg += "another output directory."

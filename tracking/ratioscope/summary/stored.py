@@ -40,32 +40,32 @@ class StoredSummary(HostSummary):
 
     @cached_property
     def maxima(self) -> NDArray[np.float64]:
-        """Decoded ``maxima`` of the journal\'s JSON."""
+        """Decoded ``maxima`` of the stored JSON."""
         return np.array([self._data["maxima"].get(name, -np.inf) for name in MAXIMA], dtype=np.float64)
 
     @cached_property
     def sums(self) -> NDArray[np.float64]:
-        """Decoded ``sums`` of the journal\'s JSON."""
+        """Decoded ``sums`` of the stored JSON."""
         return np.array(_slots(_SUM_VALUES, SUMS, self._data["sums"]), dtype=np.float64)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Decoded ``counts`` of the journal\'s JSON."""
+        """Decoded ``counts`` of the stored JSON."""
         return np.array(_slots(_COUNT_VALUES, COUNTS, self._data["counts"]), dtype=np.int64)
 
     @cached_property
     def histograms(self) -> NDArray[np.int64]:
-        """Decoded ``histograms`` of the journal\'s JSON."""
+        """Decoded ``histograms`` of the stored JSON."""
         return _from_sparse(self._data["histograms"], HISTOGRAMS, histogram.N_BUCKETS)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Decoded ``lengths`` of the journal\'s JSON."""
+        """Decoded ``lengths`` of the stored JSON."""
         return _from_sparse(self._data.get("lengths", {}), LENGTH_COUNTS, N_LENGTHS)
 
     @cached_property
     def top(self) -> HostTables:
-        """Decoded ``top`` of the journal\'s JSON."""
+        """Decoded ``top`` of the stored JSON."""
         return HostTables.from_json(self._data.get("top", {}))
 
 

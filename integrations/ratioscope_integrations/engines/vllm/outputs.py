@@ -193,8 +193,9 @@ def _as_trained(
         common = min(len(new), len(row))
         if new[:common] != row[:common]:
             position = next(t for t in range(common) if new[t] != row[t])
-            msg = f"got token {new[position]} at position {position} of row {index} in token_ids, where the engine sampled "
-            msg += f"{row[position]}; expected the engine's tokens, without pads, and at most more or fewer at the end"
+            msg = f"got token {new[position]} at position {position} of row {index}"
+            msg += f" in token_ids, where the engine sampled {row[position]}"
+            msg += "; expected the engine's tokens, without pads, and at most more or fewer at the end"
             raise ValueError(msg)
         counts["appended"] += len(new) - common
         new_tokens.append(new)

@@ -14,12 +14,12 @@ from ratioscope.config.snapshot import versions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RESHAPING", "SAMPLING", "engine_settings", "sampling_settings", "server_settings"]
+__all__ = ["SAMPLING", "engine_settings", "sampling_settings", "server_settings"]
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling settings that are always recorded."""
 
-RESHAPING: Mapping[str, Any] = {
+_RESHAPING: Mapping[str, Any] = {
     "allowed_token_ids": None,
     "bad_words": None,
     "frequency_penalty": 0,
@@ -62,7 +62,7 @@ def engine_settings(llm: Any) -> dict[str, Any]:
     vllm_config = lookup(llm, "llm_engine.vllm_config")
     if vllm_config is None or is_unknown(vllm_config):
         vllm_config = lookup(llm, "llm_engine")
-    settings = _settings(vllm_config)
+    settings = server_settings(vllm_config)
     return settings if llm is None else {**settings, "vllm_version": _installed_version()}
 
 
@@ -75,7 +75,14 @@ def server_settings(server_info: Any) -> dict[str, Any]:
     Returns:
         The entries of ``engine_settings``. The version is unknown: the package installed here is not the server's.
     """
-    return _settings(server_info)
+    settings = {name: lookup(server_info, path) for name, path in _PATHS.items()}
+    for name in ("dtype", "kv_cache_dtype"):
+        if settings[name] is not None:
+            settings[name] = str(settings[name]).removeprefix("torch.")
+    if settings["quantization"] is None:
+        settings["quantization"] = "none"
+    settings["speculative_decoding"] = _speculative(settings["speculative_decoding"])
+    return {"vllm_version": UNKNOWN, **{name: UNKNOWN if value is None else value for name, value in settings.items()}}
 
 
 def sampling_settings(params: Any, *, scoring_temperature: float | None = None) -> dict[str, Any]:
@@ -89,7 +96,7 @@ def sampling_settings(params: Any, *, scoring_temperature: float | None = None) 
         The section ``sampling`` of a run config, in which ``ratioscope diagnose`` finds settings that bias the ratio.
     """
     settings = {name: lookup(params, name) for name in SAMPLING}
-    neutral: dict[str, tuple[Any, ...]] = {name: (None, UNKNOWN, value, [], {}) for name, value in RESHAPING.items()}
+    neutral: dict[str, tuple[Any, ...]] = {name: (None, UNKNOWN, value, [], {}) for name, value in _RESHAPING.items()}
     return {
         **settings,
         "scoring_temperature": 1.0 if scoring_temperature is None else scoring_temperature,
@@ -98,28 +105,10 @@ def sampling_settings(params: Any, *, scoring_temperature: float | None = None) 
     }
 
 
-def _settings(vllm_config: Any) -> dict[str, Any]:
-    """Reads every setting from a ``VllmConfig`` or the JSON tree of one."""
-    settings = {name: lookup(vllm_config, path) for name, path in _PATHS.items()}
-    settings["dtype"] = _dtype(settings["dtype"])
-    settings["kv_cache_dtype"] = _dtype(settings["kv_cache_dtype"])
-    settings["speculative_decoding"] = _speculative(settings["speculative_decoding"])
-    if settings["quantization"] is None:
-        settings["quantization"] = "none"
-    return {"vllm_version": UNKNOWN, **{name: UNKNOWN if value is None else value for name, value in settings.items()}}
-
-
-def _dtype(value: Any) -> Any:
-    """Returns a dtype's name without its library."""
-    return value if value is None else str(value).removeprefix("torch.")
-
-
 def _speculative(value: Any) -> Any:
     """Describes speculative decoding by its method and draft length, such as ``"eagle3, 4 tokens"``."""
-    if value is None:
-        return "none"
-    if is_unknown(value):
-        return UNKNOWN
+    if value is None or is_unknown(value):
+        return value or "none"
     return f"{lookup(value, 'method')}, {lookup(value, 'num_speculative_tokens')} tokens"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ratioscope.config.lookup import UNKNOWN, is_unknown, lookup
 from ratioscope.config.redaction import redact
 from ratioscope.incidents import log
-from ratioscope_integrations.engines.vllm.settings import RESHAPING, SAMPLING, engine_settings, server_settings
+from ratioscope_integrations.engines.vllm.settings import SAMPLING, engine_settings, sampling_settings, server_settings
 
 _LOSS = (
     "loss_type",
@@ -82,16 +82,15 @@ def _first(root: Any, *paths: str) -> Any:
 def _loss(trainer: Any) -> dict[str, Any]:
     """Returns the loss's settings and the owner of ``_compute_loss``: a subclass's may leave the ratio out."""
     settings = {name: _first(trainer, name, f"args.{name}") for name in _LOSS}
-    liger = [lookup(trainer, path) for path in ("args.use_liger_kernel", "args.use_liger_loss", "use_liger_loss")]
+    flags = [lookup(trainer, path) for path in ("args.use_liger_kernel", "args.use_liger_loss", "use_liger_loss")]
+    liger = [flag for flag in flags if not is_unknown(flag)]
     high = _first(trainer, "epsilon_high", "args.epsilon_high")
     low = _first(trainer, "epsilon_low", "args.epsilon")
     return {
         **settings,
         "epsilon": low,
         "epsilon_high": low if high is None else high,
-        "use_liger_kernel": True
-        if True in liger
-        else next((value for value in liger if not is_unknown(value)), UNKNOWN),
+        "use_liger_kernel": True in liger or (liger[0] if liger else UNKNOWN),
         "computed_by": lookup(trainer, "_compute_loss.__qualname__"),
     }
 
@@ -106,19 +105,14 @@ def _sampling(trainer: Any) -> dict[str, Any]:
     if not isinstance(overrides, Mapping):
         unreadable = dict.fromkeys((*SAMPLING, "overridden", "reshaped_by"), UNKNOWN)
         return {**unreadable, "scoring_temperature": scoring}
-    effective = {name: overrides.get(name, value) for name, value in fields.items()}
+    effective = sampling_settings({**fields, **overrides})
     if effective["min_p"] is None:
         effective["min_p"] = 0.0
-    reshaping = [name for name, neutral in RESHAPING.items() if overrides.get(name) not in (None, neutral, [], {})]
     regex = _first(trainer, "vllm_generation.structured_outputs_regex", "args.vllm_structured_outputs_regex")
     if isinstance(regex, str) and not is_unknown(regex):
-        reshaping.append("structured_outputs_regex")
-    return {
-        **effective,
-        "scoring_temperature": scoring,
-        "overridden": sorted(name for name in SAMPLING if name in overrides and overrides[name] != fields[name]),
-        "reshaped_by": sorted(reshaping),
-    }
+        effective["reshaped_by"] = sorted([*effective["reshaped_by"], "structured_outputs_regex"])
+    overridden = sorted(name for name in SAMPLING if name in overrides and overrides[name] != fields[name])
+    return {**effective, "scoring_temperature": scoring, "overridden": overridden}
 
 
 def _engine(trainer: Any, server_info: Mapping[str, Any] | None) -> dict[str, Any]:
