@@ -84,8 +84,7 @@ _EXTREMES = _columns(
 _COUNTED = _columns(
     COUNTS,
     Count._fields,
-    {name: name for name in ("masked_in", "nan", "inf", "positive_logp", "equal", "disagreements")}
-    | {name: name for name in ("zero_train_logp", "zero_rollout_logp")}
+    {name: name for name in Count._fields if name in COUNTS}
     | {"token/n": "n", "token/overflow": "overflow", "lag/n": "pairs"}
     | {"outside/0.9_1.1": "outside_near", "outside/0.5_2": "outside_far"}
     | {"modified/low": "low", "modified/high": "high"},
