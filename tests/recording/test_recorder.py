@@ -18,6 +18,7 @@ from ratioscope.delivery.background import Background
 from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.recording.windows import MOST_UNMERGED
+from ratioscope.summary.host import HostSummary
 from ratioscope.trackers import registry
 
 if TYPE_CHECKING:
