@@ -17,7 +17,8 @@ import ratioscope as rs
 from ratioscope.alerts.changes import FindingChanges
 from ratioscope.alerts.watch import FIRST_WINDOWS, MOST_WAITING, Watch
 from ratioscope.cli.diagnose import run as diagnose_command
-from ratioscope.delivery.background import ALERT_TRIES, Background
+from ratioscope.delivery.background import Background
+from ratioscope.delivery.sender import ALERT_TRIES
 from ratioscope.diagnosis import Diagnosis, Finding, NotChecked, Run, diagnose
 from ratioscope.incidents import Incidents
 from ratioscope.journal.schema import FILE

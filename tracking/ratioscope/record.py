@@ -1,4 +1,4 @@
-"""Record: what one window was, on the host, as JSON."""
+"""Record: one window of a run on the host, and as JSON."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Pool:
         return self.scalars.get(_PREFIX + name)
 
     def need(self, name: str) -> float:
-        """The same.
+        """Returns a statistic like :meth:`get`.
 
         Raises:
             Unchecked: if it has no data here.
@@ -105,11 +105,11 @@ class Pool:
         return self.tokens
 
     def beyond(self, cut: float, *, histogram: str = "token_log_ratio") -> int:
-        """How many absolute log-ratios are at or above a cut, to the accuracy of a bucket (1.6 %)."""
+        """Counts the absolute log-ratios at or above a cut, to the accuracy of a bucket (1.6 %)."""
         return int(self.state.histogram(histogram)[cut <= _ABS].sum())
 
     def below(self, cut: float) -> int:
-        """How many log-ratios of tokens are at or below a negative cut, to the accuracy of a bucket."""
+        """Counts the log-ratios of tokens at or below a negative cut, to the accuracy of a bucket."""
         return int(self.state.histogram("token_log_ratio")[: int(np.searchsorted(representatives(), cut))].sum())
 
     def abs_quantile(self, q: float) -> float:
@@ -127,13 +127,13 @@ class Pool:
 
     @property
     def measure(self) -> str:
-        """What :attr:`mismatch` is: mean |d|, or what stands in for it where only k3 is known."""
+        """Name of the measure in :attr:`mismatch`: mean |d|, or its substitute where only k3 is known."""
         known = any(self.get(name) is not None for name in ("log_ratio/abs_mean", "token/log_ratio/abs_mean"))
         return "mean |d|" if known or self.get("kl/k3") is None else "sqrt(2 k3), about the root mean square of d,"
 
     @property
     def mismatch(self) -> float:
-        """How far the engines are apart, in nats, to be compared with other windows of the run only.
+        """Mismatch of the engines in nats, comparable only with other windows of the same run.
 
         Raises:
             Unchecked: if nothing says so.

@@ -101,7 +101,7 @@ class DiagnosedRun:
 
     @cached_property
     def grows(self) -> bool:
-        """Whether the mismatch grows over the run, step by step."""
+        """True if the mismatch grows over the run, step by step."""
         return self.jump is None and is_growing(self.filled)
 
     @cached_property

@@ -66,7 +66,7 @@ class JournalReader:
             raise
 
     def attempts(self) -> list[Attempt]:
-        """Every attempt, the first first."""
+        """All attempts, oldest first."""
         rows = self._connection.execute("SELECT id, started, host, pid, restored_step, config FROM attempt ORDER BY id")
         return [
             Attempt(identifier, started, host, pid, restored_step, loads(config))
@@ -98,7 +98,7 @@ class JournalReader:
         return [Record.from_json(loads(body)) for (body,) in rows]
 
     def events(self) -> list[Event]:
-        """What the diagnosis told while the run went on, the oldest first; none in a file of an earlier version.
+        """Returns the events of the diagnosis, oldest first; none in a file of an earlier version.
 
         Steps that a later attempt repeated are left out, as in ``records``.
         """

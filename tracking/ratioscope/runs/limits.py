@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Kind = Literal["max", "min"]
-"""Whether a limit is the largest or the smallest value that holds; the limit itself holds."""
+"""Kind of a limit: the largest or the smallest value that holds; the limit itself holds."""
 
 At = Literal["worst", "last", "median", "any"]
-"""What must hold: every window, the last, the median of the windows, or at least one window."""
+"""Windows that must hold: every window, the last, the median of the windows, or at least one window."""
 
 Status = Literal["holds", "violated", "not measured"]
 
@@ -33,7 +33,7 @@ _EVAL = "eval/"
 
 @dataclass(frozen=True)
 class Limit:
-    """What a statistic may be at most, or must be at least.
+    """Upper or lower limit on a statistic.
 
     Attributes:
         key: of the statistic, in full.
@@ -46,7 +46,7 @@ class Limit:
     value: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value is within it."""
+        """True if a value is within the limit."""
         return value <= self.value if self.kind == "max" else value >= self.value
 
     def worst(self, values: Iterable[float]) -> float:
@@ -60,7 +60,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a limit holds.
+    """Result of checking a limit.
 
     Attributes:
         limit: what was asked.
@@ -146,7 +146,7 @@ def full_key(name: str, curves: Mapping[str, Curve]) -> str:
 
 
 def judge(limit: Limit, curve: Curve | None, *, at: At = "worst", steps: Container[int] | None = None) -> Verdict:
-    """Whether a limit holds.
+    """Checks a limit.
 
     Args:
         limit: the limit.

@@ -72,7 +72,7 @@ def _load(kind: str, rest: str) -> Timeline:
 
 
 def _without_journal(path: Path) -> Timeline:
-    """What other logs there are.
+    """Reads a run that has no journal, from the first other log found.
 
     Raises:
         FileNotFoundError: if there is none.

@@ -163,7 +163,7 @@ def table_rows(run: WorstOfRun) -> list[list[str | int | float | None]]:
 
 
 def parts_of(token: WorstToken) -> tuple[str, str, str]:
-    """What is shown before a token, for it and after it: its text, else ids."""
+    """Returns the text before, of and after a token; ids stand for unknown text."""
     own = () if token.token_id is None else (token.token_id,)
     every = ((token.before, token.before_text), (own, token.text), (token.after, token.after_text))
     before, text, after = (visible(text) if text else " ".join(f"⟨{one}⟩" for one in ids) for ids, text in every)

@@ -1,9 +1,8 @@
 """RatioSummary: a fixed-size, mergeable state from which every statistic is computed.
 
 The state is a handful of tensors: float64 sums, float64 maxima, int64 counts and histograms, and tables of what is
-largest. Sums of
-exponentials are kept relative to the largest log-ratio seen, so nothing overflows; ``merge`` brings two states to
-the same reference first. Merging is associative and commutative with :meth:`RatioSummary.empty` as identity.
+largest. Sums of exponentials are kept relative to the largest log-ratio seen, so nothing overflows; ``merge`` brings
+states to the same reference first. Merging is associative and commutative with :meth:`RatioSummary.empty` as identity.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RatioSummary:
-    """What was observed, reduced. Make one with :meth:`observe` or :meth:`empty`; the fields are its state.
+    """Observations, reduced on their device. Make one with :meth:`observe` or :meth:`empty`; the fields are its state.
 
     Attributes:
         correction: the rule whose effect is counted; None where nothing was corrected.
@@ -154,13 +153,13 @@ class RatioSummary:
         return int(self.counts[COUNTS.index(name)])
 
     def failed(self) -> RatioSummary:
-        """The same with one more observation that could not be made."""
+        """Counts one more observation that failed."""
         counts = self.counts.clone()
         counts[COUNTS.index("errors")] += 1
         return replace(self, counts=counts)
 
     def to(self, device: torch.device | str) -> RatioSummary:
-        """The same on another device."""
+        """Copies the state to a device."""
         if self.maxima.device == torch.device(device):
             return self
         return RatioSummary(

@@ -1,4 +1,4 @@
-"""Which rules to try on a stored run, what it holds to try them on, and which of them to name."""
+"""Rules to try on a stored run, the run to try them on, and the recommendation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_MODIFIED = 0.01
 MIN_ESS = 0.9
 """Smallest effective sample size, as a fraction, that a recommended rule may leave."""
 SCOPE = "It speaks of the weights; what is good for learning only training shows."
-"""What stands beside every recommendation."""
+"""Sentence beside every recommendation."""
 
 _UNITS = {"token": "tokens", "sequence": "sequences"}
 
@@ -55,11 +55,11 @@ class SweptRun:
 
     @property
     def mode_rule(self) -> Correction | None:
-        """The same if it is of one of TRL's modes, which other thresholds can stand beside; None if it has stages."""
+        """The rule of the last window if it has bounds, to compare other thresholds with; None if it has stages."""
         return None if self.own is None or self.own.is_general else self.own
 
     def outcome(self, rule: Correction) -> Outcome:
-        """What a rule would do, or did: the counts of the training, where it is the only one that was in force."""
+        """Returns a rule's outcome: counted by the training if no other rule was in force, else computed."""
         counted = recorded(self.view) if self.rules == (rule,) else None
         return sweep_view(self.view, rule) if counted is None else counted
 

@@ -1,4 +1,4 @@
-"""From a record to what a tracker receives."""
+"""RowMaker: makes the rows that trackers receive from records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RowMaker:
         self.exponents: dict[str, int] = dict(exponents or {})
 
     def follow(self, records: Iterable[Record]) -> None:
-        """Chooses the widths that were chosen when these records, the run's first, were sent."""
+        """Chooses the bin widths again that were chosen when the run's first records were sent."""
         for record in records:
             self.bins(record)
 
