@@ -16,7 +16,7 @@ from ratioscope.runs.pooled import Part, PooledRun
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
     from ratioscope.runs.foreign.names import Name
 
@@ -61,7 +61,7 @@ class DiagnosedRun:
         return self._pooled.without_tokens
 
     @property
-    def correction(self) -> Correction | None:
+    def correction(self) -> Rule | None:
         """The rule in force at the end, if known."""
         return self._pooled.correction
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch.distributed as dist
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.summary.host import HostSummary
 
 
@@ -33,7 +33,7 @@ class Windows:
         group: process group to merge over; None for the default one.
     """
 
-    def __init__(self, correction: Correction | None, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, correction: Rule | None, group: dist.ProcessGroup | None) -> None:
         self._correction = correction
         self._group = group
         self._open: dict[str, list[RatioSummary]] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
     from ratioscope.summary.host import HostSummary
 
@@ -71,7 +71,7 @@ class PooledRun:
         self.parts: list[Part] = []
         self.windows = 0
         self.without_tokens: list[int] = []
-        self._rules: dict[Correction | None, None] = {}
+        self._rules: dict[Rule | None, None] = {}
         self._span = 1
 
     @classmethod
@@ -95,12 +95,12 @@ class PooledRun:
         self._append(Part(step, step, 1, (), scalars), scalars)
 
     @property
-    def rules(self) -> tuple[Correction | None, ...]:
+    def rules(self) -> tuple[Rule | None, ...]:
         """Every rule that was in force, the newest last; None where nothing was corrected."""
         return tuple(self._rules)
 
     @property
-    def correction(self) -> Correction | None:
+    def correction(self) -> Rule | None:
         """The newest rule; None if there never was one."""
         return next((rule for rule in reversed(self._rules) if rule is not None), None)
 

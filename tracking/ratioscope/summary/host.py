@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 PACKED_SIZES = (
     len(MAXIMA),
@@ -52,7 +52,7 @@ class HostSummary:
         top: the largest log-ratios of completions, the worst tokens and the worst completions.
     """
 
-    correction: Correction | None
+    correction: Rule | None
     maxima: NDArray[np.float64]
     sums: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -61,7 +61,7 @@ class HostSummary:
     top: HostTables
 
     @classmethod
-    def empty(cls, correction: Correction | None = None) -> HostSummary:
+    def empty(cls, correction: Rule | None = None) -> HostSummary:
         """Returns the identity of :meth:`merge`."""
         maxima = np.full(len(MAXIMA), -np.inf)
         maxima[GENERATIONS] = 0.0
@@ -95,13 +95,13 @@ class HostSummary:
             top=self.top.merge(*(part.top for part in others)),
         )
 
-    def with_correction(self, correction: Correction | None) -> HostSummary:
+    def with_correction(self, correction: Rule | None) -> HostSummary:
         """Returns the observations under another rule's name, or under none, so that they merge with others."""
         arrays = (self.maxima, self.sums, self.counts, self.histograms, self.lengths)
         return HostSummary(correction, *arrays, self.top)
 
     @classmethod
-    def unpack(cls, packed: NDArray[np.float64], *, correction: Correction | None = None) -> HostSummary:
+    def unpack(cls, packed: NDArray[np.float64], *, correction: Rule | None = None) -> HostSummary:
         """Reads the vector that :meth:`ratioscope.RatioSummary.pack` makes; the correction is not part of it."""
         maxima, sums, counts, histograms, lengths, top = np.split(packed, _STARTS)
         return cls(
@@ -174,7 +174,7 @@ class HostSummary:
         }
 
 
-def common_correction(one: Correction | None, other: Correction | None) -> Correction | None:
+def common_correction(one: Rule | None, other: Rule | None) -> Rule | None:
     """Returns the rule of two summaries that are to be merged.
 
     Raises:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 _SUM_VALUES, _COUNT_VALUES = itemgetter(*SUMS), itemgetter(*COUNTS)
 
@@ -34,7 +34,7 @@ class StoredSummary(HostSummary):
 
     _data: Mapping[str, Any]
 
-    def __init__(self, data: Mapping[str, Any], correction: Correction | None) -> None:
+    def __init__(self, data: Mapping[str, Any], correction: Rule | None) -> None:
         object.__setattr__(self, "correction", correction)
         object.__setattr__(self, "_data", data)
 

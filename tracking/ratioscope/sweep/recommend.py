@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.runs.pooled import Part
 from ratioscope.sweep.outcome import recorded, sweep_view
 from ratioscope.text import percent
@@ -15,11 +15,11 @@ from ratioscope.text import percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ratioscope.correction.rule import Rule
     from ratioscope.metrics.view import View
     from ratioscope.runs.pooled import PooledRun
     from ratioscope.sweep.outcome import Outcome
 
-MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 CAPS, POINTS = (1.1, 5.0), 9
 """Smallest and largest upper bound to try by default, and the number of bounds in a range."""
 MAX_MODIFIED = 0.01
@@ -46,19 +46,19 @@ class SweptRun:
     view: View
     windows: int
     steps: tuple[int, int]
-    rules: tuple[Correction | None, ...]
+    rules: tuple[Rule | None, ...]
 
     @property
-    def own(self) -> Correction | None:
+    def own(self) -> Rule | None:
         """The rule of the last window."""
         return self.rules[-1]
 
     @property
     def mode_rule(self) -> Correction | None:
         """The rule of the last window if it has bounds, to compare other thresholds with; None if it has stages."""
-        return None if self.own is None or self.own.is_general else self.own
+        return None if self.own is None else self.own.bounds
 
-    def outcome(self, rule: Correction) -> Outcome:
+    def outcome(self, rule: Rule) -> Outcome:
         """Returns a rule's outcome: counted by the training if no other rule was in force, else computed."""
         counted = recorded(self.view) if self.rules == (rule,) else None
         return sweep_view(self.view, rule) if counted is None else counted
@@ -78,7 +78,7 @@ def grid(
     """Rules of one mode with every pair of bounds in order and not both open, and the run's own if it has the mode.
 
     Args:
-        mode: one of :data:`MODES`.
+        mode: one of :data:`ratioscope.correction.bounds.MODES`.
         lowers: lower bounds to try.
         uppers: upper bounds to try.
         own: the run's own rule.

@@ -6,17 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.correction.bounds import MODES
 from ratioscope.report.figures.panel import Absent, Panel, link_of
 from ratioscope.report.figures.style import BOUND, COLORS, base_layout, faint
 from ratioscope.state.histogram import BOUNDARIES
 from ratioscope.sweep.grid import geomspace
-from ratioscope.sweep.recommend import CAPS, MODES, POINTS, advise, grid, pool_of
+from ratioscope.sweep.recommend import CAPS, POINTS, advise, grid, pool_of
 from ratioscope.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
     from ratioscope.runs.timeline import Timeline
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
