@@ -19,7 +19,8 @@ from ratioscope.alerts.watch import Watch
 from ratioscope.delivery.fanout import Fanout
 from ratioscope.journal.writer import Journal
 from ratioscope.recording import windows
-from ratioscope.summary.summary import PACKED_SIZE, RatioSummary
+from ratioscope.summary.host import PACKED_SIZE
+from ratioscope.summary.summary import RatioSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import ratioscope as rs
 from benchmarks.batches import RULE, Case
 from benchmarks.harness import interleave
 from ratioscope.recording.ranks import all_merge
-from ratioscope.summary.summary import PACKED_SIZE
+from ratioscope.summary.host import PACKED_SIZE
 
 
 def main(meeting: Path, world: int, rounds: int, rank: int) -> None:

@@ -13,6 +13,7 @@ from ratioscope.recording.ranks import all_merge
 if TYPE_CHECKING:
     import torch
 
+    from ratioscope.summary.host import HostSummary
     from ratioscope.summary.summary import RatioSummary
 
 
@@ -32,7 +33,7 @@ class Group:
         self._ranks = ranks
         self.collectives = self.sent = self.received = 0
 
-    def merge(self, summary: RatioSummary) -> RatioSummary:
+    def merge(self, summary: RatioSummary) -> HostSummary:
         """Merges a summary over the ranks."""
         self.collectives = self.sent = self.received = 0
         answers = {

@@ -22,6 +22,7 @@ from ratioscope.delivery.sender import ALERT_TRIES
 from ratioscope.diagnosis import Diagnosis, Finding, NotChecked, Run, diagnose
 from ratioscope.incidents import Incidents
 from ratioscope.journal.schema import FILE
+from ratioscope.runs.pooled import PooledRun
 from ratioscope.trackers.rows import RowMaker
 from tests.support.synthetic import Spec, records
 from tests.support.synthetic_faults import zero
@@ -116,7 +117,7 @@ def test_numbers_that_confirm_a_config_finding_are_no_news() -> None:
     """Numbers that show a config finding are news only if they are more severe; info is never reported."""
     for level, because in (("warning", " because sampling_settings"), ("error", "")):
         changes = FindingChanges()
-        before = changes.from_config(diagnose(Run((), BIASED)))
+        before = changes.from_config(diagnose(Run(PooledRun(), BIASED)))
         assert [(event.name, event.is_news, event.step) for event in before] == [("sampling_settings", True, 0)]
         measured = finding("support_truncation", level)
         shown = [events_of(changes, measured, explained=["sampling_settings"]) for _ in range(2)]
@@ -124,7 +125,9 @@ def test_numbers_that_confirm_a_config_finding_are_no_news() -> None:
         assert shown == [[], [f"support_truncation appeared{because}", gone]]
         assert changes.open_counts is not None
         assert sum(changes.open_counts.values()) == 1
-        assert changes.from_config(diagnose(Run((), BIASED))) == []  # trackers were opened again, as by an evaluation
+        assert (
+            changes.from_config(diagnose(Run(PooledRun(), BIASED))) == []
+        )  # trackers were opened again, as by an evaluation
     assert events_of(FindingChanges(), finding("precision_noise", "info"), is_last=True) == []
 
 
@@ -388,7 +391,7 @@ def test_a_forked_child_diagnoses_nothing() -> None:
 def test_windows_one_by_one_give_the_same_diagnosis_as_all_at_once() -> None:
     """A growing run gives at each length the diagnosis of its records so far, and keeps few pools."""
     run = faulty(6, after=lambda *_: None, behind=lambda window: 0.02 * window)
-    growing = Run((), {})
+    growing = Run(PooledRun(), {})
     for windows, record in enumerate(run, start=1):
         growing.add(record)
         assert diagnose(growing) == diagnose(run[:windows])

@@ -418,7 +418,7 @@ def test_bins_stay_over_attempts(tmp_path: Path, server: Server) -> None:
     logps = -torch.rand(4, 16) - 0.1
     wide = rs.summarize(logps + 3 * torch.randn(4, 16), logps, torch.ones(4, 16))
     second = Run(tmp_path, Together(server))
-    one = rs.Record(2, "train", 2.0, wide.metrics(), wide)
+    one = rs.Record(2, "train", 2.0, wide.metrics(), wide.to_host())
     second.fanout.write(one, identifier=second.journal.append(one))
     second.close()
     key = "ratioscope/hist/token_log_ratio"

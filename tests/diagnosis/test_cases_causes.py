@@ -24,7 +24,7 @@ SEQUENCE_MASK = rs.Correction("sequence", "mask", upper=3.0)
 
 def record(summary: rs.RatioSummary, step: int = 1) -> Record:
     """Record of a training window."""
-    return Record(step, "train", 0.0, summary.metrics(), summary)
+    return Record(step, "train", 0.0, summary.metrics(), summary.to_host())
 
 
 def summarized(rows: Sequence[Sequence[float]], rule: rs.Correction | None = None) -> rs.RatioSummary:

@@ -12,9 +12,9 @@ import torch
 
 import ratioscope as rs
 from ratioscope.cli.main import main
-from ratioscope.diagnosis import CAUSES, Pool, Run, diagnose
-from ratioscope.diagnosis.thresholds import MOST_PARTS
+from ratioscope.diagnosis import CAUSES, Run, diagnose
 from ratioscope.record import Record
+from ratioscope.runs.pooled import MOST_PARTS, PooledRun
 from tests.support.scenarios import SEQUENCE
 from tests.support.synthetic import Spec, records, window
 from tests.support.synthetic_faults import zero
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = {cause.name for cause in CAUSES}
+
+
+def scalar_run(rows: list[dict[str, float]]) -> Run:
+    """Makes a run of which only scalars are known, one window a row."""
+    pooled = PooledRun()
+    for step, scalars in enumerate(rows):
+        pooled.add_scalars(step, scalars)
+    return Run(pooled, {})
 
 
 def made(spec: Spec, seed: int = 0) -> list[Record]:
@@ -131,7 +139,7 @@ def test_identical_sides_pass_nothing_else() -> None:
     record = made(Spec(windows=1))[0]
     train = torch.full((2, 100), -1.0)
     summary = rs.summarize(train, train, torch.ones(2, 100))
-    found = diagnose([replace(record, summary=summary, scalars=summary.metrics())])
+    found = diagnose([replace(record, summary=summary.to_host(), scalars=summary.metrics())])
     assert first(found) == "identical"
     assert set(found.passed) <= {"everything_masked"}
 
@@ -140,7 +148,7 @@ def test_a_long_run_is_pooled_and_still_dated() -> None:
     """A run of 300 windows is kept in at most 64 pools with all tokens, and a jump is dated within one pool."""
     spec = Spec(windows=300, rows=2, length=16, behind=lambda index: 0.5 if index >= 200 else 0.0)
     everything = made(spec)
-    read = Run.of(everything)
+    read = Run.from_records(everything)
     assert len(read.parts) <= MOST_PARTS
     assert read.windows == 300
     assert read.whole.tokens == sum(record.summary.count("token/n") for record in everything)
@@ -158,8 +166,7 @@ def test_evaluations_are_left_out() -> None:
 def test_scalars_alone_show_drift_only() -> None:
     """Mean |d| alone shows a jump; causes that need more are not checked."""
     values = [0.01, 0.011, 0.01, 0.2, 0.21, 0.2]
-    pools = [Pool(step, step, 1, None, {"ratioscope/log_ratio/abs_mean": value}) for step, value in enumerate(values)]
-    found = diagnose(Run(pools, {}))
+    found = diagnose(scalar_run([{"ratioscope/log_ratio/abs_mean": value} for value in values]))
     assert first(found) == "wrong_weights"
     assert set(found.passed) <= {"stale_weights", "grows_between_syncs", "unexplained"}
     assert len(found.not_checked) > 15
@@ -212,7 +219,7 @@ def test_a_trainers_own_log_hints_at_truncation() -> None:
     ratio = "sampling/importance_sampling_ratio/mean"
     for kept, abs_mean in ((0.81, 0.215), (0.995, 0.07)):
         rows = [{ratio: kept + 0.004 * (-1) ** k, "ratioscope/log_ratio/abs_mean": abs_mean} for k in range(8)]
-        found = diagnose(Run([Pool(k, k, 1, None, row) for k, row in enumerate(rows)], {}))
+        found = diagnose(scalar_run(rows))
         assert ("support_truncation" in {item.name for item in found.not_checked}) == (kept > 0.9)
         assert first(found) == ("nothing" if kept > 0.9 else "support_truncation")
         assert "support_truncation" not in found.passed

@@ -23,6 +23,7 @@ import ratioscope as rs
 from ratioscope.journal.reader import JournalReader
 from ratioscope.journal.schema import FILE, SCHEMA_VERSION, JournalError
 from ratioscope.journal.writer import Journal
+from ratioscope.summary.host import HostSummary
 from tests.support.kill_writers import make_record
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
 
 def _in_child(journal: Journal) -> None:
     try:
-        journal.append(rs.Record(9, "train", 0.0, {}, rs.RatioSummary.empty()))
+        journal.append(rs.Record(9, "train", 0.0, {}, HostSummary.empty()))
     except JournalError:
         journal.close()
         os._exit(0)

@@ -18,6 +18,7 @@ from ratioscope.delivery.background import Background
 from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.recording.windows import MOST_UNMERGED
+from ratioscope.summary.host import HostSummary
 from ratioscope.trackers import registry
 
 if TYPE_CHECKING:
@@ -468,8 +469,7 @@ def test_a_slow_backend_does_not_slow_training(held: Held) -> None:
 
 def row(step: int) -> rs.Row:
     """Makes a row that has only a step."""
-    summary = rs.RatioSummary.empty()
-    record = rs.Record(step=step, split="train", time=0.0, scalars={}, summary=summary)
+    record = rs.Record(step=step, split="train", time=0.0, scalars={}, summary=HostSummary.empty())
     return rs.Row(step, "train", 0.0, {}, {}, record)
 
 

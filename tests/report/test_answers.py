@@ -6,19 +6,19 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
 import ratioscope as rs
 from ratioscope.cli.main import main
-from ratioscope.diagnosis import Run, diagnose
+from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.journal.reader import JournalReader
 from ratioscope.report.page.page import compare_html, report_html
 from ratioscope.report.verdict import cause
 from ratioscope.report.verdict.verdict import verdict
-from ratioscope.runs.pooled import Pooled, diagnosis_of
+from ratioscope.runs.pooled import MOST_PARTS, PooledRun
 from ratioscope.runs.read import read
-from ratioscope.state.histogram import from_sparse
 from tests.support.timelines import make_timeline
 
 if TYPE_CHECKING:
@@ -97,23 +97,27 @@ def test_line_of_caps_is_exact_and_one_mode_is_visible(tmp_path: Path) -> None:
 
 
 def test_pools_are_those_of_the_records(tmp_path: Path) -> None:
-    """A report pools the same state as the records, including worst tokens, also after a change of rule."""
+    """Parts that are pooled while reading equal their records merged at once, worst tokens included."""
     record(tmp_path, rs.Correction("token", "truncate", upper=1.3), windows=70)
     record(tmp_path / "other", None, windows=5)
     with JournalReader(tmp_path) as first, JournalReader(tmp_path / "other") as second:
-        bodies = [*first.bodies(), *second.bodies(), *first.bodies()]
         records = [*first.records(), *second.records(), *first.records()]
-    pooled = Pooled({})
-    for body in bodies:
-        stored = json.loads(body)
-        pooled.add(stored, lambda name, sparse=stored["state"]["histograms"]: from_sparse(sparse[name]))  # type: ignore[misc]
-    expected = Run.of(records)
-    assert len(pooled.run.parts) == len(expected.parts) > 32
-    for mine, theirs in zip(pooled.run.parts, expected.parts, strict=True):
-        assert (mine.first, mine.last, mine.windows) == (theirs.first, theirs.last, theirs.windows)
-        assert mine.state.correction == theirs.state.correction
-        torch.testing.assert_close(mine.state.pack(), theirs.state.pack(), rtol=1e-12, atol=1e-12, equal_nan=True)
-    assert pooled.diagnosis.to_json() == diagnose(expected).to_json()
+    pooled = PooledRun.from_records(records)
+    assert MOST_PARTS >= len(pooled.parts) > 32
+    assert pooled.windows == len(records)
+    remaining = iter(records)
+    for part in pooled.parts:
+        windows = [next(remaining) for _ in range(part.windows)]
+        assert (part.first, part.last) == (windows[0].step, windows[-1].step)
+        alike = len({window.correction for window in windows}) == 1
+        first_one, *others = (window.summary if alike else window.summary.with_correction(None) for window in windows)
+        expected, merged = first_one.merge(*others), part.summary
+        assert merged is not None
+        assert merged.correction == expected.correction
+        for name in ("maxima", "sums", "counts", "histograms", "lengths"):
+            np.testing.assert_allclose(getattr(merged, name), getattr(expected, name), rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(merged.top.pack(), expected.top.pack())
+    assert next(remaining, None) is None
 
 
 def test_page_and_terminal_describe_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,12 +125,13 @@ def test_page_and_terminal_describe_the_cause(tmp_path: Path, capsys: pytest.Cap
     run = record(tmp_path, rs.Correction("token", "truncate", upper=2.0), shift=0.3)
     timeline = read(run)
     assert timeline.pooled is not None
-    finding = cause.grave(timeline.pooled.diagnosis)[0]
+    diagnosis = diagnosis_of(timeline)
+    finding = cause.grave(diagnosis)[0]
     text = report_html(timeline)
     section = text[text.index('<section id="cause">') : text.index("<h2>Key figures")]
     for part in (finding.name, finding.meaning, finding.confidence, finding.remedy, finding.source):
         assert part in section
-    assert f"Not checked ({len(timeline.pooled.diagnosis.not_checked)})" in section
+    assert f"Not checked ({len(diagnosis.not_checked)})" in section
     assert '<a href="#cause">More</a>' in text
     first = verdict(timeline)[0]
     assert finding.name in first.text

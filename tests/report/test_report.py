@@ -17,8 +17,7 @@ from ratioscope.report.page.files import write_page
 from ratioscope.report.terminal import render, render_comparison
 from ratioscope.report.verdict.comparison import config_differences, differences, first_to_drift, labels
 from ratioscope.report.verdict.verdict import excluded, key_figures, verdict
-from ratioscope.runs.alike import exponents, read_alike
-from ratioscope.runs.read import read
+from ratioscope.runs.read import exponents_of, read, read_many
 from ratioscope.runs.timeline import Timeline
 from ratioscope.text import number, percent, plain
 
@@ -282,8 +281,8 @@ def test_runs_with_different_noise_get_the_same_axes(tmp_path: Path) -> None:
     """Journals are read with the widest bins of all runs, and no token is lost."""
     addresses = [tmp_path / "calm", tmp_path / "wild"]
     alone = [record(address, [noise] * 3)[0] for address, noise in zip(addresses, (0.001, 0.5), strict=True)]
-    assert exponents(alone[0]) != exponents(alone[1])
-    together = read_alike(addresses)
+    assert exponents_of(alone[0]) != exponents_of(alone[1])
+    together = read_many(addresses)
     for key in ("token", "sequence", "corrected"):
         series = [each.history.latest(f"ratioscope/hist/{key}_log_ratio") for each in together]
         np.testing.assert_array_equal(series[0].edges, series[1].edges)

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import ratioscope as rs
 from ratioscope.state.slots import GENERATIONS, LAG_SIDES, LEVELS, MAXIMA, PLACE_SUMS, SUMS
-from ratioscope.summary.summary import PACKED_SIZE
+from ratioscope.summary.host import PACKED_SIZE
 
 RULES = (
     None,
@@ -267,7 +267,13 @@ def test_records_survive_json(correction: rs.Correction | None, batch: Rows, ste
     """A record written as strict JSON and read back is the same record, with the same statistics."""
     summary = batch.summary(correction)
     record = rs.Record(
-        step=step, split="eval", time=1e9, scalars=summary.metrics(), summary=summary, world_size=4, events=("one",)
+        step=step,
+        split="eval",
+        time=1e9,
+        scalars=summary.metrics(),
+        summary=summary.to_host(),
+        world_size=4,
+        events=("one",),
     )
     text = json.dumps(record.to_json(), allow_nan=False)
     again = rs.Record.from_json(json.loads(text))

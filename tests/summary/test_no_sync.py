@@ -12,7 +12,7 @@ import ratioscope as rs
 from benchmarks.counting import Counting
 from ratioscope.state.slots import MAXIMA
 from ratioscope.state.tables import TOP_SIZE
-from ratioscope.summary.summary import PACKED_SIZE
+from ratioscope.summary.host import PACKED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

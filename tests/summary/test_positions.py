@@ -11,7 +11,7 @@ import torch
 import ratioscope as rs
 from ratioscope.metrics.pareto import fit_shape, pareto_k, tail_size
 from ratioscope.state import length_histogram
-from ratioscope.state.tables import N_LOG_RATIOS
+from ratioscope.state.slots import N_LOG_RATIOS
 
 OWN = "ratioscope/"
 CAP = rs.Correction("token", "truncate", upper=1.2)

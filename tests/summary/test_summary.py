@@ -12,7 +12,7 @@ import torch
 import ratioscope as rs
 from ratioscope.state import histogram
 from ratioscope.state.slots import COUNTS, HISTOGRAMS, SUMS, TURNS
-from ratioscope.summary.summary import PACKED_SIZE
+from ratioscope.summary.host import PACKED_SIZE
 
 RAW = "sampling/raw_importance_sampling_ratio/"
 FRACTION = "sampling/frac_modified_importance_sampling_ratio"

@@ -22,7 +22,7 @@ def make_record(step: int) -> rs.Record:
     """Makes a record with data."""
     rollout = -torch.rand(4, 16) - 0.1
     summary = rs.summarize(rollout + 0.05 * torch.randn(4, 16), rollout, torch.ones(4, 16))
-    return rs.Record(step, "train", 1.0 + step, summary.metrics(), summary)
+    return rs.Record(step, "train", 1.0 + step, summary.metrics(), summary.to_host())
 
 
 def write_until_killed(folder: Path, channel: int, records: list[rs.Record]) -> None:

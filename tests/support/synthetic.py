@@ -87,7 +87,8 @@ def records(spec: Spec, rng: np.random.Generator) -> Iterator[Record]:
         train, rollout = (torch.from_numpy(side.astype(np.float32)) for side in (batch.train, batch.rollout))
         summary = rs.summarize(train, rollout, torch.from_numpy(batch.mask), correction=spec.correction)
         # The checks compute what they need from the state.
-        yield Record(index + 1, "train", 0.0, {"ratioscope/counts/tokens": float(summary.count("token/n"))}, summary)
+        scalars = {"ratioscope/counts/tokens": float(summary.count("token/n"))}
+        yield Record(index + 1, "train", 0.0, scalars, summary.to_host())
 
 
 def window(spec: Spec, rng: np.random.Generator, index: int) -> Batch:

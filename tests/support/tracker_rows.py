@@ -10,7 +10,7 @@ import torch
 
 from ratioscope.correction.bounds import Correction
 from ratioscope.state.histogram import Bins, count, even_bins
-from ratioscope.summary.summary import RatioSummary
+from ratioscope.summary.host import HostSummary
 from ratioscope.trackers.base import Row
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def make_row(
         scalars=given,
         events=(),
         counts=counts.__getitem__,
-        summary=RatioSummary.empty(correction),
+        summary=HostSummary.empty(correction),
         texts=(),
     )
     return Row(

@@ -20,10 +20,11 @@ from ratioscope.cli.main import main
 from ratioscope.correction.bounds import MODES
 from ratioscope.journal.reader import JournalReader
 from ratioscope.runs import read
+from ratioscope.runs.pooled import PooledRun
 from ratioscope.state import histogram
 from ratioscope.sweep.bounds import Bounded
 from ratioscope.sweep.outcome import Outcome, recorded, sweep, sweep_view
-from ratioscope.sweep.recommend import advise, grid, pool
+from ratioscope.sweep.recommend import advise, grid, pool_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -275,7 +276,7 @@ def test_own_rule_has_the_counts_of_the_training(stored: Run, capsys: pytest.Cap
     assert (found["windows"], found["steps"], found["own"]["upper"]) == (5, [1, 5], 1.2)
 
     with JournalReader(stored.folder) as journal:
-        pooled = pool(each for each in journal.records() if each.split == "train")
+        pooled = pool_of(PooledRun.from_records(journal.records()))
     assert pooled is not None
     counted, computed = recorded(pooled.view), sweep_view(pooled.view, OWN)
     assert counted is not None

@@ -1,4 +1,4 @@
-"""Record: what one window was, on the host, as JSON."""
+"""Record: one window of a run on the host, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ratioscope._version import DEFINITIONS_VERSION
 from ratioscope.correction.bounds import Correction
 from ratioscope.state import worst
-from ratioscope.state.slots import HISTOGRAMS
-from ratioscope.summary.summary import RatioSummary
+from ratioscope.summary.stored import StoredSummary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ratioscope.correction.rule import Rule
+    from ratioscope.summary.host import HostSummary
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Record:
         split: ``"train"`` or ``"eval"``.
         time: seconds since the epoch at the flush.
         scalars: every statistic of the catalogue that has data, by full key; finite floats.
-        summary: the mergeable state behind the scalars, on the CPU.
+        summary: the mergeable state behind the scalars, as numpy arrays.
         world_size: number of ranks that were merged.
         events: messages about this window, such as an observation that failed.
         logs: the trainer's own log of this step, where it is relayed.
@@ -46,7 +46,7 @@ class Record:
     split: str
     time: float
     scalars: Mapping[str, float]
-    summary: RatioSummary
+    summary: HostSummary
     world_size: int = 1
     events: tuple[str, ...] = ()
     logs: Mapping[str, float] = field(default_factory=dict)
@@ -62,17 +62,16 @@ class Record:
     @property
     def worst_tokens(self) -> tuple[worst.WorstToken, ...]:
         """The tokens with the largest absolute log-ratio over all ranks, worst first; at most 32."""
-        return worst.tokens_of(self.summary.top.tokens.numpy(), self.texts)
+        return worst.tokens_of(self.summary.top.tokens, self.texts)
 
     @property
     def worst_rows(self) -> tuple[worst.WorstRow, ...]:
         """The rows with the largest mean absolute log-ratio over all ranks, worst first; at most 8."""
-        return worst.rows_of(self.summary.top.rows.numpy())
+        return worst.rows_of(self.summary.top.rows)
 
     def counts(self, name: str) -> NDArray[np.int64]:
-        """Bucket counts of one histogram, int64 ``(N_BUCKETS,)``; names are ``summary.HISTOGRAMS``."""
-        counts: NDArray[np.int64] = self.summary.histograms[HISTOGRAMS.index(name)].numpy()
-        return counts
+        """Bucket counts of one histogram, int64 ``(N_BUCKETS,)``; names are ``slots.HISTOGRAMS``."""
+        return self.summary.histogram(name)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON with sparse histograms; infinities are written as strings."""
@@ -100,7 +99,7 @@ class Record:
             split=data["split"],
             time=data["time"],
             scalars=data["scalars"],
-            summary=RatioSummary.from_json(data["state"], correction=correction),
+            summary=StoredSummary(data["state"], correction),
             world_size=data["world_size"],
             events=tuple(data["events"]),
             logs=data["logs"],

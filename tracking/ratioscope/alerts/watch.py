@@ -2,7 +2,7 @@
 
 Training hands over each window and continues. The thread pools the window with the earlier ones, diagnoses the run at
 intervals that limit the thread's share of the processor, and reports changes. It keeps at most
-``diagnosis.thresholds.MOST_PARTS`` pools, however long the run is.
+``runs.pooled.MOST_PARTS`` parts, however long the run is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.diagnosis import Run, diagnose
+from ratioscope.runs.pooled import PooledRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,7 +67,7 @@ class Watch:
     def start(self) -> None:
         """Reports findings of the config alone, on the caller's thread. Takes a millisecond or two."""
         with self._incidents.guard("diagnosis"):
-            self._notify(self._changes.from_config(diagnose(Run((), self._config))))
+            self._notify(self._changes.from_config(diagnose(Run(PooledRun(), self._config))))
 
     def add(self, record: Record) -> None:
         """Queues one window, and starts the thread after a few. Ignores evaluations, and does nothing in a child."""
@@ -109,7 +110,7 @@ class Watch:
             self._incidents.report("diagnosis did not finish", text)
 
     def _serve(self) -> None:
-        run = Run((), self._config)
+        run = Run(PooledRun(), self._config)
         due = FIRST_WINDOWS
         rest_until = 0.0
         pause: float | None = None

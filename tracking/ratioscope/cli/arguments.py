@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratioscope.runs.addresses import ACCEPTED
+from ratioscope.runs import ACCEPTED
 from ratioscope.text import plain
 
 PATH_HELP = ACCEPTED

@@ -26,9 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.parser.error("got one run; expected two or more (for a single one: ratioscope report)")
     check_outputs(arguments)
     from ratioscope.report.terminal import render_comparison
-    from ratioscope.runs.alike import read_alike
+    from ratioscope.runs.read import read_many
 
-    timelines = read_alike(arguments.paths)
+    timelines = read_many(arguments.paths)
     terminal = console()
     terminal.print(render_comparison(timelines))
     html = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import Advice, Pool
+    from ratioscope.sweep.recommend import Advice, SweptRun
 
 SCHEMA = 1
 """Version of the JSON output."""
@@ -57,7 +57,7 @@ class Sweep:
         advice: the recommendation.
     """
 
-    pooled: Pool
+    pooled: SweptRun
     outcomes: dict[str, list[Outcome]]
     windows: list[tuple[int, dict[str, list[Outcome]]]] | None
     advice: Advice
@@ -117,9 +117,10 @@ def _bounds(arguments: argparse.Namespace, option: str, text: str | None) -> lis
 
 
 def _sweep(arguments: argparse.Namespace) -> Sweep:
-    from ratioscope.sweep.recommend import Advice, advise, pool
+    from ratioscope.runs.pooled import PooledRun
+    from ratioscope.sweep.recommend import Advice, advise, pool_of
 
-    pooled = pool(_records(arguments))
+    pooled = pool_of(PooledRun.from_records(_records(arguments)))
     if pooled is None:
         msg = f"got {arguments.path}, {arguments.steps}; expected windows of training, and there is none"
         raise LookupError(msg)
@@ -133,16 +134,14 @@ def _sweep(arguments: argparse.Namespace) -> Sweep:
 
 
 def _records(arguments: argparse.Namespace) -> Iterator[Record]:
-    """Yields the windows of training in the range, one at a time."""
+    """Yields the records in the range, one at a time."""
     from ratioscope.journal.reader import JournalReader
     from ratioscope.runs.read import tracker_of
 
     if tracker_of(arguments.path) is not None:
         arguments.parser.error(f"got {arguments.path}; a tracker has even bins only, expected a journal")
     with JournalReader(arguments.path) as journal:
-        for record in journal.records():
-            if record.split == "train" and record.scalars and record.step in arguments.steps:
-                yield record
+        yield from journal.records(steps=arguments.steps)
 
 
 def _rules(arguments: argparse.Namespace, own: Correction | None) -> dict[str, list[Correction]]:
@@ -177,10 +176,11 @@ def _per_step(
     arguments: argparse.Namespace, rules: dict[str, list[Correction]]
 ) -> Iterator[tuple[int, dict[str, list[Outcome]]]]:
     """Yields step and outcomes of each window."""
-    from ratioscope.sweep.recommend import pool
+    from ratioscope.runs.pooled import PooledRun
+    from ratioscope.sweep.recommend import pool_of
 
     for record in _records(arguments):
-        single = pool([record])
+        single = pool_of(PooledRun.from_records([record]))
         if single is not None:
             yield record.step, {mode: [single.outcome(rule) for rule in listed] for mode, listed in rules.items()}
 

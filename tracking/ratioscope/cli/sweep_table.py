@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ratioscope.correction.rule import Rule
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import Pool
+    from ratioscope.sweep.recommend import SweptRun
 
 _NONE = "–"
 _OWN = "this run"
@@ -52,7 +52,7 @@ def render(path: str, sweep: Sweep) -> RenderableType:
     return Group(*parts)
 
 
-def _heading(path: str, pooled: Pool) -> RenderableType:
+def _heading(path: str, pooled: SweptRun) -> RenderableType:
     from rich.text import Text
 
     rule = "no correction" if pooled.own is None else plain(pooled.own.words(), 400)
@@ -62,7 +62,7 @@ def _heading(path: str, pooled: Pool) -> RenderableType:
     return Text(str(path), "bold").append("  " + " · ".join(facts), "dim not bold")
 
 
-def _mode_line(mode: str, pooled: Pool) -> RenderableType:
+def _mode_line(mode: str, pooled: SweptRun) -> RenderableType:
     from rich.text import Text
 
     level = mode.partition("_")[0]

@@ -41,7 +41,7 @@ def diagnose(records: Iterable[Record] | Run, config: Mapping[str, Any] | None =
         records: the records of one run in the order of their steps (evaluations are ignored), or a run already read.
         config: the run config; None if unknown.
     """
-    run = records if isinstance(records, Run) else Run.of(records, config)
+    run = records if isinstance(records, Run) else Run.from_records(records, config)
     found, not_checked = _check(run)
     explained = {name for cause in CAUSES if cause.name in found for name in cause.explains if name != cause.name}
     findings = sorted((finding for name, finding in found.items() if name not in explained), key=_rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,53 +15,54 @@ from ratioscope.state.histogram import representatives
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from ratioscope.summary.summary import RatioSummary
+    from ratioscope.runs.pooled import Part
+    from ratioscope.summary.host import HostSummary
 
 _PREFIX = "ratioscope/"
 _ABS = np.abs(representatives())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pool:
-    """One window, or several neighbouring ones.
+    """One window of training, or several neighbouring ones, with the statistics that checks ask for.
 
     Attributes:
-        first: step of the first.
-        last: step of the last.
-        windows: how many they are.
-        summary: their merged state; None where only scalars are known.
-        known: scalars by full key, where there is no state.
+        part: the windows, merged.
     """
 
-    first: int
-    last: int
-    windows: int
-    summary: RatioSummary | None
-    known: Mapping[str, float]
+    part: Part
 
-    def merge(self, later: Pool) -> Pool:
-        """This pool and a later one as one. Of mere scalars, means are weighted by tokens."""
-        whole = replace(self, last=later.last, windows=self.windows + later.windows)
-        if self.summary is None or later.summary is None:
-            return replace(whole, known=_mix(self.known, later.known), summary=None)
-        one, other = self.summary, later.summary
-        if one.correction != other.correction:  # what the rule did cannot be pooled; the raw ratios can
-            one, other = replace(one, correction=None), replace(other, correction=None)
-        return replace(whole, summary=one.merge(other))
+    @property
+    def first(self) -> int:
+        """Step of the first window."""
+        return self.part.first
+
+    @property
+    def last(self) -> int:
+        """Step of the last window."""
+        return self.part.last
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return self.part.windows
+
+    @property
+    def summary(self) -> HostSummary | None:
+        """Merged state; None where only scalars are known."""
+        return self.part.summary
 
     @cached_property
     def scalars(self) -> Mapping[str, float]:
         """Every statistic that has data."""
-        return self.known if self.summary is None else self.summary.metrics()
+        return self.part.known if self.summary is None else self.summary.metrics()
 
     def get(self, name: str) -> float | None:
         """A statistic by its key, which lacks ``ratioscope/``."""
         return self.scalars.get(_PREFIX + name)
 
     def need(self, name: str) -> float:
-        """The same.
+        """Returns a statistic like :meth:`get`.
 
         Raises:
             Unchecked: if it has no data here.
@@ -73,7 +74,7 @@ class Pool:
         return value
 
     @property
-    def state(self) -> RatioSummary:
+    def state(self) -> HostSummary:
         """The merged state.
 
         Raises:
@@ -103,24 +104,18 @@ class Pool:
             raise Unchecked(msg)
         return self.tokens
 
-    def _counts(self, histogram: str) -> NDArray[np.int64]:
-        from ratioscope.state.slots import HISTOGRAMS
-
-        counts: NDArray[np.int64] = self.state.histograms[HISTOGRAMS.index(histogram)].numpy()
-        return counts
-
     def beyond(self, cut: float, *, histogram: str = "token_log_ratio") -> int:
-        """How many absolute log-ratios are at or above a cut, to the accuracy of a bucket (1.6 %)."""
-        return int(self._counts(histogram)[cut <= _ABS].sum())
+        """Counts the absolute log-ratios at or above a cut, to the accuracy of a bucket (1.6 %)."""
+        return int(self.state.histogram(histogram)[cut <= _ABS].sum())
 
     def below(self, cut: float) -> int:
-        """How many log-ratios of tokens are at or below a negative cut, to the accuracy of a bucket."""
-        return int(self._counts("token_log_ratio")[: int(np.searchsorted(representatives(), cut))].sum())
+        """Counts the log-ratios of tokens at or below a negative cut, to the accuracy of a bucket."""
+        return int(self.state.histogram("token_log_ratio")[: int(np.searchsorted(representatives(), cut))].sum())
 
     def abs_quantile(self, q: float) -> float:
         """Quantile of the absolute log-ratio of tokens, to the accuracy of a bucket."""
         order = np.argsort(_ABS, kind="stable")
-        cumulative = np.cumsum(self._counts("token_log_ratio")[order])
+        cumulative = np.cumsum(self.state.histogram("token_log_ratio")[order])
         at = int(np.searchsorted(cumulative, q * cumulative[-1]))
         return float(_ABS[order][min(at, len(order) - 1)])
 
@@ -132,13 +127,13 @@ class Pool:
 
     @property
     def measure(self) -> str:
-        """What :attr:`mismatch` is: mean |d|, or what stands in for it where only k3 is known."""
+        """Name of the measure in :attr:`mismatch`: mean |d|, or its substitute where only k3 is known."""
         known = any(self.get(name) is not None for name in ("log_ratio/abs_mean", "token/log_ratio/abs_mean"))
         return "mean |d|" if known or self.get("kl/k3") is None else "sqrt(2 k3), about the root mean square of d,"
 
     @property
     def mismatch(self) -> float:
-        """How far the engines are apart, in nats, to be compared with other windows of the run only.
+        """Mismatch of the engines in nats, comparable only with other windows of the same run.
 
         Raises:
             Unchecked: if nothing says so.
@@ -153,19 +148,3 @@ class Pool:
             return self.mismatch / 10.0
         variance = std**2 + mean**2 - self.abs_mean**2
         return math.sqrt(max(variance, 0.0) / self.tokens)
-
-
-def _mix(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Scalars of two windows as one: counts add, extremes are extremes, the rest is weighted by tokens."""
-    key = f"{_PREFIX}counts/tokens"
-    weights = one.get(key, 1.0), other.get(key, 1.0)
-    total = sum(weights) or 1.0
-    mixed = {**one, **other}
-    for name in one.keys() & other.keys():
-        if name.startswith(f"{_PREFIX}counts/"):
-            mixed[name] = one[name] + other[name]
-        elif name.endswith(("max", "/min")):
-            mixed[name] = (min if name.endswith("/min") else max)(one[name], other[name])
-        else:
-            mixed[name] = (one[name] * weights[0] + other[name] * weights[1]) / total
-    return mixed

@@ -1,16 +1,17 @@
-"""Run: a run as checks see it, from its first window to its last in at most 64 pools."""
+"""DiagnosedRun: a run as checks see it, in at most 64 pools and with what they derive from these."""
 
 from __future__ import annotations
 
 import math
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.config.lookup import UNKNOWN, lookup
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Unchecked
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.trend import find_jump, is_growing
+from ratioscope.runs.pooled import Part, PooledRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,119 +21,61 @@ if TYPE_CHECKING:
     from ratioscope.runs.foreign.names import Name
 
 
-class Part(Protocol):
-    """Neighbouring windows that merge with the next ones."""
-
-    @property
-    def windows(self) -> int:
-        """How many they are."""
-        ...
-
-    def merge(self, later: Any, /) -> Self:
-        """This and a later one as one."""
-        ...
-
-
-_P = TypeVar("_P", bound=Part)
-
-
-def pooled_with(parts: list[_P], window: _P, span: int) -> int:
-    """Appends a window to parts of so many windows; neighbours are pooled evenly once there are too many.
-
-    Returns:
-        How many windows a part has from now on.
-    """
-    if parts and parts[-1].windows + window.windows <= span:
-        parts[-1] = parts[-1].merge(window)
-    else:
-        parts.append(window)
-    if len(parts) > thresholds.MOST_PARTS:
-        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
-        parts[:] = [pair[0].merge(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-        return 2 * span
-    return span
-
-
-class Run:
-    """What checks ask.
+class DiagnosedRun:
+    """A run as checks see it.
 
     Args:
-        windows: pools of one window each, in the order of their steps.
+        pooled: the windows of training; more may be added.
         config: the run config, as :mod:`ratioscope.config.snapshot` makes it; empty if unknown.
-        correction: the rule in force, if known.
-        foreign: what the numbers of another trainer's log are, by its keys; empty for a run that ratioscope logged.
+        foreign: meaning of the numbers of another trainer's log, by its keys; empty for a run that ratioscope logged.
     """
 
     def __init__(
-        self,
-        windows: Iterable[Pool],
-        config: Mapping[str, Any],
-        *,
-        correction: Rule | None = None,
-        foreign: Mapping[str, Name] | None = None,
+        self, pooled: PooledRun, config: Mapping[str, Any], *, foreign: Mapping[str, Name] | None = None
     ) -> None:
         self.config = config
         self.foreign = foreign or {}
-        self.correction = correction
-        self.windows = 0
-        self.without_tokens: list[int] = []
-        """Steps of the windows that hold no valid token."""
-        self.parts: list[Pool] = []
-        self._span = 1
-        for window in windows:
-            self._add(window)
+        self._pooled = pooled
+        self._pools: dict[Part, Pool] = {}
 
     @classmethod
-    def of(cls, records: Iterable[Record], config: Mapping[str, Any] | None = None) -> Run:
-        """Reads the windows of training off records, one after the other."""
-        run = cls((), config or {})
-        for record in records:
-            run.add(record)
-        return run
-
-    @classmethod
-    def of_parts(
-        cls,
-        parts: Sequence[Pool],
-        config: Mapping[str, Any],
-        *,
-        correction: Rule | None,
-        without_tokens: list[int],
-    ) -> Run:
-        """A run whose windows are already pooled by :func:`pooled_with`.
-
-        Args:
-            parts: pools in the order of their steps.
-            config: the run config.
-            correction: the rule in force at the end.
-            without_tokens: steps of the windows that hold no valid token.
-        """
-        run = cls((), config, correction=correction)
-        run.parts, run.windows, run.without_tokens = list(parts), sum(part.windows for part in parts), without_tokens
-        return run
+    def from_records(cls, records: Iterable[Record], config: Mapping[str, Any] | None = None) -> DiagnosedRun:
+        """Pools the windows of training among records."""
+        return cls(PooledRun.from_records(records), config or {})
 
     def add(self, record: Record) -> None:
-        """Appends a window of training, and leaves out any other record. What was derived before is derived anew."""
-        if record.split != "train" or not record.scalars:
-            return
-        for name, member in vars(Run).items():
+        """Appends a window of training, and leaves out any other record. Derived values are computed anew."""
+        for name, member in vars(DiagnosedRun).items():
             if isinstance(member, cached_property):
                 self.__dict__.pop(name, None)
-        self.correction = record.correction or self.correction
-        self._add(Pool(record.step, record.step, 1, record.summary, {}), known=record.scalars)
+        self._pooled.add(record)
 
-    def _add(self, window: Pool, *, known: Mapping[str, float] | None = None) -> None:
-        """Appends a window."""
-        self.windows += 1
-        scalars = window.known if known is None else known
-        if not scalars.get("ratioscope/counts/tokens", 1.0):
-            self.without_tokens.append(window.last)
-        self._span = pooled_with(self.parts, window, self._span)
+    @property
+    def windows(self) -> int:
+        """Number of windows of training."""
+        return self._pooled.windows
+
+    @property
+    def without_tokens(self) -> list[int]:
+        """Steps of the windows that hold no valid token."""
+        return self._pooled.without_tokens
+
+    @property
+    def correction(self) -> Rule | None:
+        """The rule in force at the end, if known."""
+        return self._pooled.correction
 
     @property
     def steps(self) -> tuple[int, int] | None:
-        """Of the first and the last window."""
-        return (self.parts[0].first, self.parts[-1].last) if self.parts else None
+        """Steps of the first and last window."""
+        return self._pooled.steps
+
+    @cached_property
+    def parts(self) -> list[Pool]:
+        """Pools in the order of their steps, at most ``runs.pooled.MOST_PARTS``."""
+        # A part that did not change keeps its pool, whose statistics are already computed.
+        self._pools = {part: self._pools.get(part) or Pool(part) for part in self._pooled.parts}
+        return list(self._pools.values())
 
     @cached_property
     def whole(self) -> Pool:
@@ -144,7 +87,7 @@ class Run:
         if not self.parts:
             msg = "no window of training"
             raise Unchecked(msg)
-        return reduce(Pool.merge, self.parts)
+        return _joined(self.parts)
 
     @cached_property
     def filled(self) -> list[Pool]:
@@ -158,7 +101,7 @@ class Run:
 
     @cached_property
     def grows(self) -> bool:
-        """Whether the mismatch grows over the run, step by step."""
+        """True if the mismatch grows over the run, step by step."""
         return self.jump is None and is_growing(self.filled)
 
     @cached_property
@@ -181,7 +124,7 @@ class Run:
 
     @cached_property
     def steady(self) -> Pool:
-        """These as one.
+        """The steady parts merged into one pool.
 
         Raises:
             Unchecked: if no window holds a valid token.
@@ -189,7 +132,7 @@ class Run:
         if not self.steady_parts:
             msg = "no window holds a valid token"
             raise Unchecked(msg)
-        return reduce(Pool.merge, self.steady_parts)
+        return _joined(self.steady_parts)
 
     def setting(self, path: str) -> Any:
         """A setting of the run config, or of what the user passed; ``runconfig.UNKNOWN`` where nobody knows."""
@@ -235,3 +178,10 @@ class Run:
         mean = sum(value * weight for value, weight in values) / total
         scatter = sum((weight / total) ** 2 * (value - mean) ** 2 for value, weight in values)
         return max(alone, math.sqrt(scatter * len(values) / (len(values) - 1)))
+
+
+Run = DiagnosedRun
+
+
+def _joined(pools: Sequence[Pool]) -> Pool:
+    return Pool(reduce(Part.merge, (pool.part for pool in pools)))

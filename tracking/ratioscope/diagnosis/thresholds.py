@@ -7,9 +7,6 @@ thresholds together are measured by simulation (``docs/reference/diagnosis.md``)
 
 from __future__ import annotations
 
-MOST_PARTS = 64
-"""Largest number of pools that a run is kept in: enough to date a change, and little memory for 10 000 windows."""
-
 FEWEST_FOR_SCATTER = 5
 """Fewest parts whose scatter is used as a standard error: with fewer, the scatter itself is too uncertain."""
 

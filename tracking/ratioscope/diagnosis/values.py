@@ -11,7 +11,7 @@ from ratioscope.state.worst import tokens_of
 
 if TYPE_CHECKING:
     from ratioscope.diagnosis.run import Run
-    from ratioscope.summary.summary import RatioSummary
+    from ratioscope.summary.host import HostSummary
 
 
 class _Zeros(NamedTuple):
@@ -132,16 +132,16 @@ def _wrong_zeros(run: Run) -> _Zeros | None:
     return _described(state, n) if _half_of_worst_are_zero(state) else None
 
 
-def _half_of_worst_are_zero(state: RatioSummary) -> bool:
+def _half_of_worst_are_zero(state: HostSummary) -> bool:
     """Tells whether at least half of the worst tokens with a very negative d have a rollout log-probability of 0.
 
     Zeros that come from rounding are no worse than other tokens.
     """
-    worst = [token for token in tokens_of(state.top.tokens.numpy()) if token.log_ratio <= thresholds.ZERO_WRONG]
+    worst = [token for token in tokens_of(state.top.tokens) if token.log_ratio <= thresholds.ZERO_WRONG]
     return 2 * sum(token.rollout_logp == 0.0 for token in worst) >= max(len(worst), 1)
 
 
-def _described(state: RatioSummary, n: float) -> _Zeros:
+def _described(state: HostSummary, n: float) -> _Zeros:
     """Describes the zeros, and compares the trainer's log-probabilities there with those elsewhere."""
     zeros, real = state.count("zero_rollout_logp"), state.count("zero_train_logp")
     sums = dict(zip(SUMS, state.sums.tolist(), strict=True))

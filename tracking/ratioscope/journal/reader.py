@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ratioscope.event import Event
 from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, EVENTS_SINCE, FILE, check_version
+from ratioscope.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Container, Iterator, Mapping
     from types import TracebackType
 
-    from ratioscope.event import Event
-    from ratioscope.record import Record
+try:  # twice as fast, and decoding is most of the time of reading a run; comes with the extra "report"
+    import orjson
+except ImportError:
+    loads: Callable[[str], Any] = json.loads
+else:
+    loads = orjson.loads
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,10 @@ class JournalReader:
             raise
 
     def attempts(self) -> list[Attempt]:
-        """Every attempt, the first first."""
+        """All attempts, oldest first."""
         rows = self._connection.execute("SELECT id, started, host, pid, restored_step, config FROM attempt ORDER BY id")
         return [
-            Attempt(identifier, started, host, pid, restored_step, json.loads(config))
+            Attempt(identifier, started, host, pid, restored_step, loads(config))
             for identifier, started, host, pid, restored_step, config in rows
         ]
 
@@ -72,31 +78,30 @@ class JournalReader:
         attempts = self.attempts()
         return attempts[-1].config if attempts else {}
 
-    def records(self, *, superseded: bool = False) -> Iterator[Record]:
-        """Records in the order of their step; with ``superseded``, all that were ever written, in their order."""
-        from ratioscope.record import Record  # needs torch, which whoever reads bodies only can do without
+    def records(self, *, superseded: bool = False, steps: Container[int] | None = None) -> Iterator[Record]:
+        """Yields records in the order of their step.
 
-        for body in self.bodies(superseded=superseded):
-            yield Record.from_json(json.loads(body))
-
-    def bodies(self, *, superseded: bool = False) -> Iterator[str]:
-        """The same as JSON text, for whoever needs only a part of each."""
+        Args:
+            superseded: yield all that were ever written, in the order of writing.
+            steps: the only ones to read; None for all.
+        """
         table, order = ("record", "id") if superseded else ("live", "step, id")
-        # Sorting the texts themselves would copy each; records are never deleted, so what is numbered is there.
-        for (number,) in self._connection.execute(f"SELECT id FROM {table} ORDER BY {order}").fetchall():
-            yield self._connection.execute("SELECT body FROM record WHERE id = ?", (number,)).fetchone()[0]
+        # Sorting the texts themselves would copy each; records are never deleted, so all ids stay valid.
+        for identifier, step in self._connection.execute(f"SELECT id, step FROM {table} ORDER BY {order}").fetchall():
+            if steps is None or step in steps:
+                sql = "SELECT body FROM record WHERE id = ?"
+                yield Record.from_json(loads(self._connection.execute(sql, (identifier,)).fetchone()[0]))
 
-    def first_bodies(self, limit: int = 16) -> list[str]:
-        """The first records of the whole journal, in the order of writing, as JSON text."""
-        return [body for (body,) in self._connection.execute("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))]
+    def first_records(self, limit: int = 16) -> list[Record]:
+        """Returns the first records of the whole journal, in the order of writing."""
+        rows = self._connection.execute("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
+        return [Record.from_json(loads(body)) for (body,) in rows]
 
     def events(self) -> list[Event]:
-        """What the diagnosis told while the run went on, the oldest first; none in a file of an earlier version.
+        """Returns the events of the diagnosis, oldest first; none in a file of an earlier version.
 
         Steps that a later attempt repeated are left out, as in ``records``.
         """
-        from ratioscope.event import Event
-
         if self._version < EVENTS_SINCE:
             return []
         sql = "SELECT attempt, step, body FROM event ORDER BY id"
@@ -107,7 +112,7 @@ class JournalReader:
             for attempt, step, body in found
             if all(step <= end for later, end in ends.items() if later > attempt and end is not None)
         )
-        return [Event.from_json(json.loads(body)) for body in live]
+        return [Event.from_json(loads(body)) for body in live]
 
     def _last_step(self, attempt: Attempt) -> int | None:
         """The last step of earlier attempts that one continues from; None if that is not known."""

@@ -79,7 +79,7 @@ def _headline() -> Iterator[Metric]:
 
 
 def _level(level: str, r: str, d: str) -> Iterator[Metric]:
-    """What tokens and rows have in common; ``r`` and ``d`` are the symbols of ratio and log-ratio."""
+    """Yields the metrics of one level; ``r`` and ``d`` are the symbols of its ratio and log-ratio."""
     raw, log_ratio, n = f"{PREFIX}{level}/raw/", f"{PREFIX}{level}/log_ratio/", f"{level}/n"
     yield Metric(f"{raw}min", f"smallest {r}", "full", _at(level, View.ratio_min))
     yield Metric(f"{raw}mean", f"mean {r}", "full", _at(level, View.ratio_mean))

@@ -1,4 +1,4 @@
-"""How statistics follow from a summary's state. Plain float64 on the host; None means no data."""
+"""Formulas of the statistics, from a summary's state. Plain float64 on the host; None means no data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.metrics import pareto
-from ratioscope.state.slots import TURNS
-from ratioscope.state.tables import N_LOG_RATIOS
+from ratioscope.state.slots import N_LOG_RATIOS, TURNS
 
 if TYPE_CHECKING:
     from ratioscope.metrics.view import View
@@ -71,7 +70,7 @@ def ess_raw(view: View, level: str) -> float | None:
 
 
 def ess_corrected(view: View) -> float | None:
-    """The same of the weights after the rule; None where all of them are zero."""
+    """Effective sample size of the weights after the rule, as a fraction; None where all weights are zero."""
     n, square = view.counts["corrected/n"], view.sums["corrected/w2"]
     return view.corrected(view.sums["corrected/w"] ** 2 / (n * square) if n and square else None)
 

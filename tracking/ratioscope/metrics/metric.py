@@ -1,4 +1,4 @@
-"""What is computed from a summary, and how much of it is sent."""
+"""Metric: one statistic of a summary, and the detail at which it is sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from ratioscope.metrics.view import View
 
 Detail = Literal["headline", "standard", "full"]
-"""How much is sent: what enters the trainer's own log; about 35 more for trackers; everything. Each holds the last."""
+"""Extent of what is sent: the trainer's own log; about 35 more for trackers; everything. Each has the one before."""
 
 Formula = Callable[[View], float | None]
 """A statistic's value from a summary on the host; None where there is no data."""

@@ -23,7 +23,7 @@ _SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def tail_size(n: int) -> int:
-    """How many of ``n`` weights are fitted: the smaller of n / 5 and 3 sqrt(n), rounded down."""
+    """Number of the ``n`` weights that are fitted: the smaller of n / 5 and 3 sqrt(n), rounded down."""
     return math.floor(min(n / 5, 3.0 * math.sqrt(n)))
 
 

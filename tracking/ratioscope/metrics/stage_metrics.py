@@ -43,7 +43,7 @@ def _of_general(slot: str, n: str = "token/n") -> Formula:
 
 
 def stage_metrics() -> Iterator[Metric]:
-    """Those of the catalogue, in the order of the reference page."""
+    """Yields the metrics of stages, in the order of the reference page."""
     for name in CLASSES[1:]:
         meaning = f"fraction of tokens that were {_CLASS_MEANINGS[name]}; rules of stages only"
         yield Metric(f"{PREFIX}modified/{name}", meaning, "full", _of_general(f"class/{name}"))

@@ -7,6 +7,7 @@ picks the largest itself. The second adds up the counts, and the sums after they
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,13 +15,16 @@ import torch.distributed as dist
 from ratioscope.state.rescale import rescale
 from ratioscope.state.slots import MAXIMA, SUMS
 from ratioscope.state.tables import TOP_SIZE, Top
-from ratioscope.summary.summary import RatioSummary
+from ratioscope.summary.host import HostSummary
+
+if TYPE_CHECKING:
+    from ratioscope.summary.summary import RatioSummary
 
 
 def all_merge(
     summary: RatioSummary, *, group: dist.ProcessGroup | None = None, flag: bool = False
-) -> tuple[RatioSummary, bool]:
-    """Returns the summary of all ranks, on the CPU of every rank, and the OR of all flags.
+) -> tuple[HostSummary, bool]:
+    """Returns the summary of all ranks, on the host of every rank, and the OR of all flags.
 
     Every rank of the group must call it; a rank without data passes an empty summary. The size of the messages depends
     neither on the data nor on the correction.
@@ -44,8 +48,8 @@ def all_merge(
         rest = torch.cat([rescale(rest[: len(SUMS)], own_maxima, maxima), rest[len(SUMS) :]])
         dist.all_reduce(rest, op=dist.ReduceOp.SUM, group=group)
         packed = torch.cat([maxima, rest, largest.pack()])
-    host = torch.cat([packed, any_flag]).cpu()
-    return RatioSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
+    host = torch.cat([packed, any_flag]).cpu().numpy()
+    return HostSummary.unpack(host[:-1], correction=summary.correction), bool(host[-1])
 
 
 def _gather(own: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:

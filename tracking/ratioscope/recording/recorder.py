@@ -20,7 +20,7 @@ from ratioscope.recording.observer import Observer
 from ratioscope.recording.output import Output, RunSetup
 from ratioscope.recording.ranks import is_main_rank
 from ratioscope.recording.token_texts import Decode, token_texts
-from ratioscope.summary.summary import RatioSummary
+from ratioscope.summary.host import HostSummary
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.registry import ReportTo, resolve
 
@@ -208,7 +208,7 @@ class Recorder(Observer):
             record: the window's record.
         """
         if record is None:
-            record = Record(step, split, time.time(), {}, RatioSummary.empty(self.correction))
+            record = Record(step, split, time.time(), {}, HostSummary.empty(self.correction))
         with self.incidents.guard("relaying a log"):
             finite = {key: float(x) for key, x in logs.items() if isinstance(x, int | float) and math.isfinite(x)}
             self.write(replace(record, logs=finite))

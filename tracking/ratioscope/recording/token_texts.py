@@ -82,7 +82,7 @@ class TokenTexts:
     def add(self, record: Record) -> Record:
         """Returns the record with the texts of its worst tokens; None for those that cannot be decoded."""
         with self._incidents.guard("decoding tokens"):
-            contexts = contexts_of(record.summary.top.tokens.numpy())
+            contexts = contexts_of(record.summary.top.tokens)
             if any(contexts):
                 return replace(record, texts=tuple(map(self._text_or_none, contexts)))
         return record

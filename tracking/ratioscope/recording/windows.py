@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ratioscope.record import Record
 from ratioscope.recording.ranks import all_merge, world_size
 from ratioscope.state.slots import GENERATIONS
-from ratioscope.summary.summary import RatioSummary, common_correction
+from ratioscope.summary.host import common_correction
+from ratioscope.summary.summary import RatioSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from ratioscope.correction.rule import Rule
+    from ratioscope.summary.host import HostSummary
 
 
 MOST_UNMERGED = 8
@@ -112,7 +114,7 @@ def _merged(window: list[RatioSummary]) -> RatioSummary:
     return first.to(window[-1].maxima.device).merge(*others)
 
 
-def _events(summary: RatioSummary) -> Iterator[str]:
+def _events(summary: HostSummary) -> Iterator[str]:
     if failures := summary.count("errors"):
         yield f"observations that failed and are not in this record: {failures}"
     if differing := summary.count("disagreements"):

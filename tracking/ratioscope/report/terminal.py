@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.extras import require
 from ratioscope.report.verdict.cause import grave, gravest, location
 from ratioscope.report.verdict.comparison import config_differences, first_to_drift, labels
@@ -16,7 +17,6 @@ from ratioscope.report.verdict.verdict import (
     key_figures,
     verdict,
 )
-from ratioscope.runs.pooled import diagnosis_of
 from ratioscope.runs.worst import parts_of
 from ratioscope.text import count, number, plain, shown, step_of
 

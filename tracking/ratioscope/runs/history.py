@@ -35,7 +35,7 @@ class Window:
     counts: NDArray[np.int64]
 
     def pooled(self, later: Window) -> Window:
-        """This window and a later one as one."""
+        """Pools the window with a later one."""
         records = self.records + later.records
         return Window(self.first_step, later.last_step, records, self.counts + later.counts)
 
@@ -66,7 +66,7 @@ class Series:
         return [window.last_step for window in self.windows]
 
     def _add(self, step: int, counts: NDArray[np.int64]) -> None:
-        # What follows is pooled to as many records as the oldest window has, so that a long run is shown evenly.
+        # Keep all windows about the size of the oldest one, so that a long run is displayed evenly.
         if len(self.windows) > 1 and sum(w.records for w in self.windows[-2:]) <= self.windows[0].records:
             newest = self.windows.pop()
             self.windows[-1] = self.windows[-1].pooled(newest)
@@ -148,7 +148,7 @@ class Cadence:
         self._drawn = 0
 
     def due(self) -> bool:
-        """Counts one record, and says whether it is one of these."""
+        """Counts a record and returns whether it should get a picture."""
         self._seen += 1
         if self._seen > 3 and self._seen < 1.25 * self._drawn:
             return False

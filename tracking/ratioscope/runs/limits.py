@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ratioscope.journal.reader import JournalReader
 from ratioscope.metrics.catalogue import CATALOGUE
 from ratioscope.runs.foreign.adopt import origin_text
-from ratioscope.runs.read import journal_of, json_reader, read
+from ratioscope.runs.read import journal_of, read
 from ratioscope.runs.timeline import Curve
 from ratioscope.trackers.base import prefix_of
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Kind = Literal["max", "min"]
-"""Whether a limit is the largest or the smallest value that holds; the limit itself holds."""
+"""Kind of a limit: the largest or the smallest value that holds; the limit itself holds."""
 
 At = Literal["worst", "last", "median", "any"]
-"""What must hold: every window, the last, the median of the windows, or at least one window."""
+"""Windows that must hold: every window, the last, the median of the windows, or at least one window."""
 
 Status = Literal["holds", "violated", "not measured"]
 
@@ -33,7 +33,7 @@ _EVAL = "eval/"
 
 @dataclass(frozen=True)
 class Limit:
-    """What a statistic may be at most, or must be at least.
+    """Upper or lower limit on a statistic.
 
     Attributes:
         key: of the statistic, in full.
@@ -46,7 +46,7 @@ class Limit:
     value: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value is within it."""
+        """True if a value is within the limit."""
         return value <= self.value if self.kind == "max" else value >= self.value
 
     def worst(self, values: Iterable[float]) -> float:
@@ -60,7 +60,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a limit holds.
+    """Result of checking a limit.
 
     Attributes:
         limit: what was asked.
@@ -113,13 +113,11 @@ def read_curves(address: str | Path) -> Mapping[str, Curve]:
     if path is None:
         return read(address).scalars
     curves: dict[str, Curve] = {}
-    loads = json_reader()
     with JournalReader(path) as journal:
-        for body in journal.bodies():
-            stored = loads(body)
-            prefix = prefix_of(stored["split"])
-            for key, value in stored["scalars"].items():
-                curves.setdefault(prefix + key, Curve()).add(stored["step"], int(1000 * stored["time"]), value)
+        for record in journal.records():
+            prefix, milliseconds = prefix_of(record.split), int(1000 * record.time)
+            for key, value in record.scalars.items():
+                curves.setdefault(prefix + key, Curve()).add(record.step, milliseconds, value)
     return curves
 
 
@@ -148,7 +146,7 @@ def full_key(name: str, curves: Mapping[str, Curve]) -> str:
 
 
 def judge(limit: Limit, curve: Curve | None, *, at: At = "worst", steps: Container[int] | None = None) -> Verdict:
-    """Whether a limit holds.
+    """Checks a limit.
 
     Args:
         limit: the limit.

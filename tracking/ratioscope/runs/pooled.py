@@ -1,270 +1,149 @@
-"""A journal's windows of training pooled while somebody reads it, without making tensors of each."""
+"""A run's windows of training, pooled while they are read: neighbours merge, so memory stays bounded."""
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import replace
-from functools import cached_property, reduce
-from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import torch
-
-from ratioscope.correction.bounds import Correction
-from ratioscope.diagnosis.evaluate import diagnose
-from ratioscope.diagnosis.pool import Pool
-from ratioscope.diagnosis.run import Run, pooled_with
-from ratioscope.state import histogram, worst
-from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
-from ratioscope.state.rescale import rescale
-from ratioscope.state.slots import COUNTS, GENERATIONS, HISTOGRAMS, MAXIMA, SUMS
-from ratioscope.state.tables import N_LOG_RATIOS, N_ROWS, N_TOKENS, Top
-from ratioscope.summary.summary import RatioSummary
-from ratioscope.sweep import recommend
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ratioscope.correction.rule import Rule
-    from ratioscope.diagnosis.findings import Diagnosis
-    from ratioscope.runs.timeline import Timeline
+    from ratioscope.record import Record
+    from ratioscope.summary.host import HostSummary
 
-MOST_AT_ONCE = 256
-"""Windows of a part that are kept as rows of numbers before they become one."""
+MOST_PARTS = 64
+"""Parts that a run is kept in: enough to see when something began, and little memory for 10 000 windows."""
 
-_TOKENS = "ratioscope/counts/tokens"
-_maxima, _sums, _counts = itemgetter(*MAXIMA), itemgetter(*SUMS), itemgetter(*COUNTS)
+MOST_UNMERGED = 8
+"""Summaries of a part that wait to be merged: one merge of many costs little more than one of two."""
+
+TOKENS = "ratioscope/counts/tokens"
 
 
-class Pooled:
-    """The windows of training of one journal, from the first to the last in at most 64 pools.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Neighbouring windows of training as one.
 
-    Add every record, then ask.
-
-    Args:
-        config: the run config.
+    Attributes:
+        first: step of the first.
+        last: step of the last.
+        windows: how many they are.
+        summaries: states whose merge is theirs; none where only scalars are known.
+        known: scalars by full key, where there is no state.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
-        self._rules: dict[Rule | None, None] = {}
-        self._last: Any = ()
-        self._correction: Rule | None = None
-        self._parts: list[_Chunk] = []
-        self._span = 1
-        self._without_tokens: list[int] = []
-
-    def add(self, stored: Mapping[str, Any], counts_of: Callable[[str], NDArray[np.int64]]) -> None:
-        """Adds a record; evaluations and logs without a window are left out.
-
-        Args:
-            stored: the record as the journal has it.
-            counts_of: bucket counts of a histogram of it by name.
-        """
-        if stored["split"] != "train" or not stored["scalars"]:
-            return
-        rule = stored["correction"]
-        if rule != self._last:
-            self._last, self._correction = rule, None if rule is None else Correction.from_json(rule)
-            self._rules.pop(self._correction, None)
-            self._rules[self._correction] = None
-        if not stored["scalars"].get(_TOKENS, 1.0):
-            self._without_tokens.append(stored["step"])
-        parts = self._parts
-        if parts and parts[-1].windows < self._span:
-            parts[-1].add(stored, counts_of, self._correction)
-        else:
-            chunk = _Chunk()
-            chunk.add(stored, counts_of, self._correction)
-            self._span = pooled_with(parts, chunk, self._span)
+    first: int
+    last: int
+    windows: int
+    summaries: tuple[HostSummary, ...]
+    known: Mapping[str, float]
 
     @cached_property
-    def run(self) -> Run:
-        """The run as checks see it."""
-        ruled = [rule for rule in self._rules if rule is not None]
-        return Run.of_parts(
-            [Pool(chunk.first, chunk.last, chunk.windows, chunk.summary(), {}) for chunk in self._parts],
-            self._config,
-            correction=ruled[-1] if ruled else None,
-            without_tokens=self._without_tokens,
-        )
+    def summary(self) -> HostSummary | None:
+        """Merged state; None where only scalars are known. It names the rule if all windows had the same."""
+        return _merged(self.summaries) if self.summaries else None
 
-    @cached_property
-    def diagnosis(self) -> Diagnosis:
-        """What ``ratioscope diagnose`` says of it."""
-        return diagnose(self.run)
+    def merge(self, later: Part) -> Part:
+        """Merges this part with a later one. Means of mere scalars are weighted by tokens."""
+        whole = replace(self, last=later.last, windows=self.windows + later.windows)
+        if not self.summaries or not later.summaries:
+            return replace(whole, known=_mixed(self.known, later.known), summaries=())
+        merged = replace(whole, summaries=(*self.summaries, *later.summaries))
+        return merged if len(merged.summaries) <= MOST_UNMERGED else merged.folded()
 
-    @cached_property
-    def whole(self) -> recommend.Pool | None:
-        """All windows as one, to try rules on; None if there is none."""
-        run = self.run
-        if not run.parts or run.steps is None:
-            return None
-        merged = reduce(RatioSummary.merge, (replace(part.state, correction=None) for part in run.parts))
-        if len(self._rules) == 1:
-            merged = replace(merged, correction=next(iter(self._rules)))
-        return recommend.Pool(merged.view(), run.windows, run.steps, tuple(self._rules))
+    def folded(self) -> Part:
+        """Returns the part with a single summary."""
+        return self if self.summary is None else replace(self, summaries=(self.summary,))
 
 
-def diagnosis_of(timeline: Timeline) -> Diagnosis:
-    """What caused a run's mismatch: from its journal's states, or from its scalars where there is no more."""
-    if timeline.pooled is not None:
-        return timeline.pooled.diagnosis
-    from ratioscope.diagnosis.read import run_of  # which reads by way of this module
+class PooledRun:
+    """The windows of training of one run, from the first to the last in at most :data:`MOST_PARTS` parts.
 
-    return diagnose(run_of(timeline))
-
-
-class _Chunk:
-    """Neighbouring windows as plain numbers: one row for each, or for many that were already merged."""
+    Attributes:
+        parts: in the order of their steps.
+        windows: number of windows.
+        without_tokens: steps of the windows that hold no valid token.
+    """
 
     def __init__(self) -> None:
+        self.parts: list[Part] = []
         self.windows = 0
-        self.first = self.last = 0
-        self.rules: set[Rule | None] = set()
-        self._maxima, self._sums, self._counts = array("d"), array("d"), array("q")
-        self._histograms = [np.zeros(histogram.N_BUCKETS, dtype=np.int64) for _ in HISTOGRAMS]
-        self._lengths = [np.zeros(N_LENGTHS, dtype=np.int64) for _ in LENGTH_COUNTS]
-        self._log_ratios = array("d")
-        self._tokens = _Worst(worst.TOKEN_COLUMNS, N_TOKENS)
-        self._rows = _Worst(worst.ROW_COLUMNS, N_ROWS)
+        self.without_tokens: list[int] = []
+        self._rules: dict[Rule | None, None] = {}
+        self._span = 1
 
-    def add(
-        self,
-        stored: Mapping[str, Any],
-        counts_of: Callable[[str], NDArray[np.int64]],
-        correction: Rule | None,
-    ) -> None:
-        """Adds the window that follows."""
-        state = stored["state"]
-        self.first = self.first if self.windows else stored["step"]
-        self.last = stored["step"]
+    @classmethod
+    def from_records(cls, records: Iterable[Record]) -> PooledRun:
+        """Pools the windows of training among records."""
+        pooled = cls()
+        for record in records:
+            pooled.add(record)
+        return pooled
+
+    def add(self, record: Record) -> None:
+        """Appends a window of training; evaluations and logs without a window are left out."""
+        if record.split != "train" or not record.scalars:
+            return
+        self._rules.pop(record.correction, None)
+        self._rules[record.correction] = None
+        self._append(Part(record.step, record.step, 1, (record.summary,), {}), record.scalars)
+
+    def add_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends a window of which only scalars are known."""
+        self._append(Part(step, step, 1, (), scalars), scalars)
+
+    @property
+    def rules(self) -> tuple[Rule | None, ...]:
+        """Every rule that was in force, the newest last; None where nothing was corrected."""
+        return tuple(self._rules)
+
+    @property
+    def correction(self) -> Rule | None:
+        """The newest rule; None if there never was one."""
+        return next((rule for rule in reversed(self._rules) if rule is not None), None)
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """Steps of the first and last window."""
+        return (self.parts[0].first, self.parts[-1].last) if self.parts else None
+
+    def _append(self, window: Part, scalars: Mapping[str, float]) -> None:
         self.windows += 1
-        self.rules.add(correction)
-        self._maxima.extend(_numbers(_slots(_maxima, MAXIMA, state["maxima"], -np.inf)))
-        self._sums.extend(_numbers(_slots(_sums, SUMS, state["sums"], 0.0)))
-        self._counts.extend(_slots(_counts, COUNTS, state["counts"], 0))
-        for total, name in zip(self._histograms, HISTOGRAMS, strict=True):
-            np.add(total, counts_of(name), out=total)
-        lengths = state.get("lengths", {})
-        for by_length, name in zip(self._lengths, LENGTH_COUNTS, strict=True):
-            sparse = lengths.get(name)
-            if sparse and sparse["buckets"]:
-                by_length[sparse["buckets"]] += sparse["counts"]
-        if top := state.get("top"):
-            self._log_ratios.extend(top["log_ratios"])
-            self._tokens.add(top["tokens"])
-            self._rows.add(top["rows"])
-        if len(self._maxima) > MOST_AT_ONCE * len(MAXIMA):
-            self._fold()
-
-    def merge(self, later: _Chunk) -> _Chunk:
-        """Takes over a later one."""
-        self.windows, self.last = self.windows + later.windows, later.last
-        self.rules |= later.rules
-        self._maxima.extend(later._maxima)
-        self._sums.extend(later._sums)
-        self._counts.extend(later._counts)
-        self._log_ratios.extend(later._log_ratios)
-        for total, more in zip(self._histograms + self._lengths, later._histograms + later._lengths, strict=True):
-            np.add(total, more, out=total)
-        self._tokens.merge(later._tokens)
-        self._rows.merge(later._rows)
-        if len(self._maxima) > MOST_AT_ONCE * len(MAXIMA):
-            self._fold()
-        return self
-
-    def _fold(self) -> None:
-        """Makes one row of all."""
-        maxima, sums, counts = self._folded()
-        self._maxima, self._sums = array("d", maxima.tolist()), array("d", sums.tolist())
-        self._counts = array("q", counts.tolist())
-        self._log_ratios = array("d", sorted(self._log_ratios, reverse=True)[:N_LOG_RATIOS])
-
-    def _folded(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Maxima, sums and counts of all."""
-        old = torch.from_numpy(np.array(self._maxima)).view(-1, len(MAXIMA))
-        maxima = old.amax(dim=0)
-        maxima[GENERATIONS] = old[:, GENERATIONS].sum()
-        sums = rescale(torch.from_numpy(np.array(self._sums)).view(-1, len(SUMS)), old, maxima).sum(dim=0)
-        counts = torch.from_numpy(np.array(self._counts).reshape(-1, len(COUNTS)).sum(axis=0))
-        return maxima, sums, counts
-
-    def summary(self) -> RatioSummary:
-        """All windows as one state; the rule is named if it was the same in all."""
-        maxima, sums, counts = self._folded()
-        known = torch.from_numpy(np.array(self._log_ratios, dtype=np.float32)).double()
-        return RatioSummary(
-            next(iter(self.rules)) if len(self.rules) == 1 else None,
-            maxima=maxima,
-            sums=sums,
-            counts=counts,
-            histograms=torch.from_numpy(np.stack(self._histograms)),
-            lengths=torch.from_numpy(np.stack(self._lengths)),
-            top=Top.empty().merge(Top(known, self._tokens.table(), self._rows.table())),
-        )
+        if not scalars.get(TOKENS, 1.0):
+            self.without_tokens.append(window.last)
+        parts = self.parts
+        if parts and parts[-1].windows < self._span:
+            parts[-1] = parts[-1].merge(window)
+            return
+        if parts:
+            parts[-1] = parts[-1].folded()
+        parts.append(window)
+        if len(parts) > MOST_PARTS:
+            pairs = [parts[index : index + 2] for index in range(0, len(parts), 2)]
+            parts[:] = [pair[0].merge(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+            self._span *= 2
 
 
-def _slots(
-    take: Callable[[Mapping[str, Any]], Sequence[Any]], names: Iterable[str], found: Mapping[str, Any], missing: float
-) -> Sequence[Any]:
-    """Values in the order of the names; some are missing in an older journal, or where nothing was seen."""
-    try:
-        return take(found)
-    except KeyError:
-        return [found.get(name, missing) for name in names]
+def _merged(summaries: Sequence[HostSummary]) -> HostSummary:
+    first, *others = summaries
+    if any(other.correction != first.correction for other in others):
+        # What different rules did cannot be pooled; the raw ratios can.
+        first, *others = (summary.with_correction(None) for summary in summaries)
+    return first.merge(*others) if others else first
 
 
-def _numbers(values: Sequence[Any]) -> array[float]:
-    """Floats, of which a journal writes those that are not finite as text."""
-    try:
-        return array("d", values)
-    except TypeError:
-        return array("d", map(float, values))
-
-
-class _Worst:
-    """What may be among the worst of many tables, found without reading each as numbers."""
-
-    def __init__(self, columns: Sequence[str], size: int) -> None:
-        self._columns, self._size = columns, size
-        self._kept: list[tuple[float, list[str], list[Any]]] = []
-        self._least = 0.0
-
-    def add(self, table: Mapping[str, Any]) -> None:
-        """Adds a table as :func:`ratioscope.state.worst.to_json` writes it."""
-        names = table["columns"]
-        at = names.index(worst.KEYED[0])
-        for row in table["rows"]:  # the worst first
-            value = abs(row[at])
-            if value < self._least:
-                break
-            self._kept.append((value, names, row))
-        if len(self._kept) > 4 * self._size:
-            self._trim()
-
-    def merge(self, later: _Worst) -> None:
-        """Takes over what another kept."""
-        self._kept += later._kept
-        self._trim()
-
-    def _trim(self) -> None:
-        """Lets go of what is not among the worst; what ties with the last of them stays."""
-        if len(self._kept) > self._size:
-            self._least = sorted((kept[0] for kept in self._kept), reverse=True)[self._size - 1]
-            self._kept = [kept for kept in self._kept if kept[0] >= self._least]
-
-    def table(self) -> torch.Tensor:
-        """These, float64 ``(n, len(columns))``."""
-        self._trim()
-        tables = [
-            worst.from_json({"columns": names, "rows": rows}, self._columns, len(rows))
-            for names, rows in (
-                (names, [row for *_, row in kept]) for names, kept in groupby(self._kept, itemgetter(1))
-            )
-        ]
-        return torch.from_numpy(np.concatenate(tables) if tables else np.zeros((0, len(self._columns))))
+def _mixed(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Pools the scalars of two windows: counts add, extremes are extremes, the rest is weighted by tokens."""
+    weights = one.get(TOKENS, 1.0), other.get(TOKENS, 1.0)
+    total = sum(weights) or 1.0
+    mixed = {**one, **other}
+    for name in one.keys() & other.keys():
+        if name.startswith("ratioscope/counts/"):
+            mixed[name] = one[name] + other[name]
+        elif name.endswith(("max", "/min")):
+            mixed[name] = (min if name.endswith("/min") else max)(one[name], other[name])
+        else:
+            mixed[name] = (one[name] * weights[0] + other[name] * weights[1]) / total
+    return mixed

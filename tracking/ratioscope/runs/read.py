@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
+import math
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ratioscope.journal.reader import JournalReader
-from ratioscope.runs.addresses import ACCEPTED
+from ratioscope.runs import ACCEPTED
 from ratioscope.runs.foreign import trainer_state
 from ratioscope.runs.foreign.adopt import KNOWN, adopt
+from ratioscope.runs.pooled import PooledRun
 from ratioscope.runs.timeline import Timeline
-from ratioscope.state import histogram
 from ratioscope.trackers.base import prefix_of
 from ratioscope.trackers.rows import RowMaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ratioscope.state.histogram import Bins
+    from ratioscope.record import Record
 
 GROUP = "ratioscope.sources"
 """Entry-point group: what stands before ``:`` in an address -> a function from what follows to a :class:`Timeline`."""
-
 
 _EVENTS = "events.out.tfevents.*"
 """Files of TensorBoard, looked for in a folder and two levels below, where trainers put them."""
@@ -37,7 +33,7 @@ def read(address: str | Path, *, exponents: Mapping[str, int] | None = None) -> 
     """Reads a run, whoever logged it.
 
     Args:
-        address: any of :data:`ratioscope.runs.addresses.ACCEPTED`. Of a folder, its journal counts;
+        address: any of :data:`ratioscope.runs.ACCEPTED`. Of a folder, its journal counts;
             without one a ``trainer_state.json``; without that TensorBoard's files.
         exponents: bin widths by level, to have those of another run; a tracker has only the bins that it was sent.
 
@@ -76,7 +72,7 @@ def _load(kind: str, rest: str) -> Timeline:
 
 
 def _without_journal(path: Path) -> Timeline:
-    """What other logs there are.
+    """Reads a run that has no journal, from the first other log found.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -107,69 +103,69 @@ def names() -> list[str]:
     return sorted(entry_points(group=GROUP).names)
 
 
+def read_many(addresses: Sequence[str | Path]) -> list[Timeline]:
+    """Reads runs for a comparison; journals get, at each level, the widest bins that any of the runs has.
+
+    A tracker has only the bins that were counted in the training.
+
+    Raises:
+        FileNotFoundError: if there is no journal, and the address names no tracker either.
+        JournalError: if the file is no journal, or of a newer version.
+        ImportError: if a tracker's package is missing.
+        LookupError: if a tracker has no such run.
+    """
+    timelines = [read(address) for address in addresses]
+    widths = [exponents_of(timeline) for timeline in timelines]
+    widest = {level: max(own[level] for own in widths if level in own) for level in set().union(*widths)}
+    return [
+        timeline
+        if tracker_of(address) or all(own[level] == widest[level] for level in own)
+        else read(address, exponents=widest)
+        for address, timeline, own in zip(addresses, timelines, widths, strict=True)
+    ]
+
+
+def exponents_of(timeline: Timeline) -> dict[str, int]:
+    """Returns the widths of a run's bins, ``2**exponent``, by level."""
+    exponents = {}
+    for level in ("token", "sequence"):
+        for prefix in ("", "eval/"):
+            with suppress(KeyError):
+                edges = timeline.history.latest(f"{prefix}ratioscope/hist/{level}_log_ratio").edges
+                exponents[level] = round(math.log2(edges[1] - edges[0]))
+    return exponents
+
+
 def read_journal(path: Path, *, exponents: Mapping[str, int] | None = None) -> Timeline:
     """Reads the live line of a journal, also while a training writes it.
+
+    Args:
+        path: a run's output directory, its ``ratioscope`` folder, or the journal file.
+        exponents: bin widths by level; chosen as the training did where they are missing.
 
     Raises:
         FileNotFoundError: if there is no journal.
         JournalError: if the file is no journal, or of a newer version.
     """
-    from ratioscope.runs.pooled import Pooled
-
-    loads = json_reader()
     rows = RowMaker(exponents=exponents)
     with JournalReader(path) as reader:
         folder = reader.path.resolve().parent.parent
-        timeline = Timeline(name=folder.name, source=str(path), config=reader.config())
-        timeline.pooled = Pooled(timeline.config)
-        for body in reader.first_bodies():
-            first = loads(body)
-            # The first records of all choose the widths, also where others took their place.
-            _bins(first, rows, _counts(first))
-        for body in reader.bodies():
-            _add(timeline, loads(body), rows)
+        timeline = Timeline(name=folder.name, source=str(path), config=reader.config(), pooled=PooledRun())
+        # The first records of all attempts choose the widths, also where later ones replaced them.
+        rows.follow(reader.first_records())
+        for record in reader.records():
+            _add(timeline, record, rows)
         timeline.events += [(event.step, event.line) for event in reader.events()]
         timeline.events.sort(key=lambda event: event[0])
     return timeline
 
 
-def _add(timeline: Timeline, stored: Mapping[str, Any], rows: RowMaker) -> None:
-    """Adds a stored record, without making tensors of all that it holds."""
-    if not stored["scalars"] and not stored["events"]:
+def _add(timeline: Timeline, record: Record, rows: RowMaker) -> None:
+    if not record.scalars and not record.events:
         return  # a log of the trainer's without a window
-    prefix = prefix_of(stored["split"])
-    scalars = {key: value for key, value in stored["scalars"].items() if key in rows.wanted}
-    if prefix:
-        scalars = {prefix + key: value for key, value in scalars.items()}
-    counts_of = _counts(stored)
-    bins = _bins(stored, rows, counts_of)
+    prefix = prefix_of(record.split)
+    scalars = {prefix + key: value for key, value in record.scalars.items() if key in rows.wanted}
+    timeline.add(record.step, record.split, record.time, scalars, rows.bins(record, prefix), record.events)
+    timeline.worst.add(record)
     if timeline.pooled is not None:
-        timeline.pooled.add(stored, counts_of)
-    timeline.add(stored["step"], stored["split"], stored["time"], scalars, bins, stored["events"])
-    timeline.worst.add_stored(stored)
-
-
-def _counts(stored: Mapping[str, Any]) -> Callable[[str], NDArray[np.int64]]:
-    """Bucket counts of a stored record's histograms by name, each made once."""
-    sparse = stored["state"]["histograms"]
-    return cache(lambda name: histogram.from_sparse(sparse.get(name, {})))
-
-
-def _bins(stored: Mapping[str, Any], rows: RowMaker, counts_of: Callable[[str], NDArray[np.int64]]) -> dict[str, Bins]:
-    """Even bins of a stored record's histograms."""
-    rule = None if stored["state"]["counts"].get("disagreements") else stored["correction"]
-    return rows.bins_of(
-        counts_of,
-        stored["scalars"],
-        level=None if rule is None else rule["level"],
-        prefix=prefix_of(stored["split"]),
-    )
-
-
-def json_reader() -> Callable[[str], Any]:
-    """The faster of two readers of JSON, where it is installed."""
-    try:
-        import orjson
-    except ImportError:
-        return json.loads
-    return orjson.loads
+        timeline.pooled.add(record)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ratioscope.runs.foreign.names import Name
-    from ratioscope.runs.pooled import Pooled
+    from ratioscope.runs.pooled import PooledRun
     from ratioscope.state.histogram import Bins
 
 
@@ -64,7 +64,7 @@ class Timeline:
     history: History = field(default_factory=History)
     events: list[tuple[int, str]] = field(default_factory=list)
     windows: dict[str, int] = field(default_factory=dict)
-    pooled: Pooled | None = field(default=None, repr=False, compare=False)
+    pooled: PooledRun | None = field(default=None, repr=False, compare=False)
     worst: WorstOfRun = field(default_factory=WorstOfRun)
     foreign: dict[str, Name] = field(default_factory=dict)
 

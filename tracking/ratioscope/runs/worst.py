@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ratioscope.runs.history import Cadence
 from ratioscope.state import worst
-from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS, WorstRow, WorstToken
+from ratioscope.state.worst import WorstRow, WorstToken
 from ratioscope.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from ratioscope.record import Record
 
@@ -84,31 +85,17 @@ class WorstOfRun:
         return None if self._last is None else self._last()
 
     def add(self, record: Record) -> None:
-        """Takes a window in."""
-        tokens, rows = record.summary.top.tokens.numpy(), record.summary.top.rows.numpy()
-        n_tokens, n_rows = ((table[:, KEYED.index("n")] > 0).sum() for table in (tokens, rows))
-        beating = _leading(tokens[:n_tokens, 0].tolist(), self._floor())
-        if beating:
-            self._merge_tokens(record.step, record.split, worst.tokens_of(tokens[:beating], record.texts[:beating]))
-        beating = _leading(rows[:n_rows, 0].tolist(), self._row_floor())
-        if beating:
-            self._merge_rows(record.step, record.split, worst.rows_of(rows[:beating]))
-        if record.split == "train" and n_tokens:
+        """Adds a window."""
+        top, floor, row_floor = record.summary.top, self._floor(), self._row_floor()
+        # Most windows hold none of the run's worst, and their tables are never made.
+        if top.largest_token > floor:
+            beating = int((np.abs(top.tokens[:, 0]) > floor).sum())
+            self._merge_tokens(record.step, record.split, worst.tokens_of(top.tokens[:beating], record.texts))
+        if top.largest_row > row_floor:
+            beating = int((top.rows[:, 0] > row_floor).sum())
+            self._merge_rows(record.step, record.split, worst.rows_of(top.rows[:beating]))
+        if record.split == "train" and top.largest_token >= 0.0:
             self._last = lambda: LastWindow(record.step, record.worst_tokens, record.worst_rows)
-
-    def add_stored(self, stored: Mapping[str, Any]) -> None:
-        """The same of a record's JSON, of which only what is among the worst is looked at."""
-        top = stored["state"].get("top", {})
-        tokens, rows = top.get("tokens", {}), top.get("rows", {})
-        step, split, texts = stored["step"], stored["split"], stored.get("texts", ())
-        beating = _leading(_values(tokens), self._floor())
-        if beating:
-            self._merge_tokens(step, split, _tokens(tokens, texts, beating))
-        beating = _leading(_values(rows), self._row_floor())
-        if beating:
-            self._merge_rows(step, split, _rows(rows, beating))
-        if split == "train" and tokens.get("rows"):
-            self._last = partial(_last_stored, step, tokens, texts, rows)
 
     def forget_from(self, step: int) -> None:
         """Drops what is known from a step on; what it had displaced does not come back."""
@@ -176,7 +163,7 @@ def table_rows(run: WorstOfRun) -> list[list[str | int | float | None]]:
 
 
 def parts_of(token: WorstToken) -> tuple[str, str, str]:
-    """What is shown before a token, for it and after it: its text, else ids."""
+    """Returns the text before, of and after a token; ids stand for unknown text."""
     own = () if token.token_id is None else (token.token_id,)
     every = ((token.before, token.before_text), (own, token.text), (token.after, token.after_text))
     before, text, after = (visible(text) if text else " ".join(f"⟨{one}⟩" for one in ids) for ids, text in every)
@@ -194,33 +181,6 @@ def _table_row(worst_of: str, step: int, split: str, token: WorstToken) -> list[
     place = [token.token_id, token.position, row_name(token.row), token.row_tokens]
     numbers = [token.train_logp, token.rollout_logp, token.advantage, token.rank]
     return [worst_of, split, step, token.log_ratio, ratio, text, before, after, *place, *numbers]
-
-
-def _leading(values: Sequence[float], floor: float) -> int:
-    """How many of the values, whose sizes descend, are larger than the floor."""
-    return next((at for at, value in enumerate(values) if abs(value) <= floor), len(values))
-
-
-def _values(table: Mapping[str, Any]) -> list[float]:
-    rows = table.get("rows")
-    if not rows:
-        return []
-    at = table["columns"].index("value")
-    return [row[at] for row in rows]
-
-
-def _tokens(table: Mapping[str, Any], texts: Sequence[Any], n: int) -> tuple[WorstToken, ...]:
-    data = {**table, "rows": table["rows"][:n]}
-    return worst.tokens_of(worst.from_json(data, TOKEN_COLUMNS, n), worst.texts_from_json(texts[:n]))
-
-
-def _rows(table: Mapping[str, Any], n: int) -> tuple[WorstRow, ...]:
-    return worst.rows_of(worst.from_json({**table, "rows": table["rows"][:n]}, ROW_COLUMNS, n))
-
-
-def _last_stored(step: int, tokens: Mapping[str, Any], texts: Sequence[Any], rows: Mapping[str, Any]) -> LastWindow:
-    n_rows = len(rows.get("rows", ()))
-    return LastWindow(step, _tokens(tokens, texts, len(tokens["rows"])), _rows(rows, n_rows) if n_rows else ())
 
 
 def _token(data: Mapping[str, Any]) -> WorstToken:

@@ -207,11 +207,11 @@ def to_sparse(counts: NDArray[np.int64]) -> dict[str, list[int]]:
     return {"buckets": buckets.tolist(), "counts": counts[buckets].tolist()}
 
 
-def from_sparse(sparse: Mapping[str, Any], *, size: int = N_BUCKETS) -> NDArray[np.int64]:
-    """Inverse of :func:`to_sparse`, int64 ``(size,)``; also of counts by bucket, as journals had them before."""
-    counts = np.zeros(size, dtype=np.int64)
+def add_sparse(counts: NDArray[np.int64], sparse: Mapping[str, Any]) -> None:
+    """Adds the counts that :func:`to_sparse` wrote; also counts by bucket, as the first journals had them."""
     if "buckets" in sparse:
-        counts[sparse["buckets"]] = sparse["counts"]
+        buckets, values = sparse["buckets"], sparse["counts"]
     else:
-        counts[[int(bucket) for bucket in sparse]] = list(sparse.values())
-    return counts
+        buckets, values = [int(bucket) for bucket in sparse], list(sparse.values())
+    # No bucket is twice in it. Indexing by a list of Python integers would be slower than by an array of them.
+    counts[np.array(buckets, dtype=np.int64)] += np.array(values, dtype=np.int64)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
 LENGTH_COUNTS = ("rows", "ratios", "modified")
@@ -32,6 +32,8 @@ OFFSET = EXPONENT_BIAS << _SUB_BUCKET_BITS
 
 def bucket_index(lengths: torch.Tensor) -> torch.Tensor:
     """Bucket of each length, int64 in ``[0, N_LENGTHS)``; a length of 0 is put with 1."""
+    import torch
+
     bits = lengths.clamp(min=1).float().view(torch.int32).to(torch.int64)
     return ((bits >> MANTISSA_SHIFT) - OFFSET).clamp(0, N_LENGTHS - 1)
 
@@ -47,6 +49,8 @@ def count(lengths: torch.Tensor, ratios: torch.Tensor, modified: torch.Tensor) -
     Returns:
         int64 ``(len(LENGTH_COUNTS), N_LENGTHS)``.
     """
+    import torch  # slow to import, and reading a run needs none of it
+
     values = torch.stack([lengths > 0, ratios, modified])  # int64, as the counts are
     counts = torch.zeros(len(LENGTH_COUNTS), N_LENGTHS, dtype=torch.int64, device=lengths.device)
     return counts.scatter_add_(1, bucket_index(lengths).expand_as(values), values)

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from ratioscope.correction.stages import STAGE_COUNTS
 
+N_LOG_RATIOS = 256
+N_TOKENS = 32
+N_ROWS = 8
+"""Rows of the three tables of the largest values."""
+
+SPREAD = 0x3C6EF373
+"""Distance, in 32-bit integers, between consecutive positions of a completion in the order of ties."""
+
 LEVELS = ("token", "sequence")
 """A ratio belongs to a token, or to a row with at least one valid token."""
 

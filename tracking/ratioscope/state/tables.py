@@ -5,7 +5,7 @@ completions were batched or padded. The order is descending by
 
 1. the absolute value as float32, compared by its bits;
 2. among equals, a 32-bit integer: the upper 32 of the 52 bits of the completion's number (the column
-   ``fingerprint``) minus 2**31, plus the position times :data:`SPREAD`, wrapped to int32.
+   ``fingerprint``) minus 2**31, plus the position times :data:`ratioscope.state.slots.SPREAD`, wrapped to int32.
 
 Many tokens tie in low precision. Step 2 takes those that are kept from all completions and positions alike, while
 an order by the number and then by the position would take them from a single completion. The log-ratios of completions
@@ -15,29 +15,19 @@ are ordered by value alone: equal ones are interchangeable.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 
-from ratioscope.state import worst
+from ratioscope.state.slots import N_LOG_RATIOS, N_ROWS, N_TOKENS, SPREAD
 from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-N_LOG_RATIOS = 256
-N_TOKENS = 32
-N_ROWS = 8
 _SIZES = (N_LOG_RATIOS, N_TOKENS * len(TOKEN_COLUMNS), N_ROWS * len(ROW_COLUMNS))
 TOP_SIZE = sum(_SIZES)
 """Number of float64 in the three tables."""
 
 _VALUE, _N, _NUMBER, _POSITION = range(len(KEYED))
 _RANK = len(KEYED)
-
-SPREAD = 0x3C6EF373
-"""Distance, in 32-bit integers, between consecutive positions of a completion in the order of ties."""
 
 NO_ROW = -(2**31)
 """Keys below this belong to no valid token or completion."""
@@ -105,24 +95,6 @@ class Top:
         """Inverse of :meth:`pack`."""
         log_ratios, tokens, rows = packed.split(_SIZES)
         return cls(log_ratios, tokens.view(N_TOKENS, -1), rows.view(N_ROWS, -1))
-
-    def to_json(self) -> dict[str, Any]:
-        """The non-empty rows of each table, by name."""
-        return {
-            "log_ratios": [worst.short(value) for value in self.log_ratios.tolist() if value != -np.inf],
-            "tokens": worst.to_json(self.tokens.numpy(), TOKEN_COLUMNS),
-            "rows": worst.to_json(self.rows.numpy(), ROW_COLUMNS),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Top:
-        """Inverse of :meth:`to_json`; a missing table is empty."""
-        log_ratios = torch.full((N_LOG_RATIOS,), -torch.inf, dtype=torch.float64)
-        known = torch.tensor(data.get("log_ratios", [])[:N_LOG_RATIOS], dtype=torch.float32)
-        log_ratios[: len(known)] = known.double()
-        tokens = worst.from_json(data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS)
-        rows = worst.from_json(data.get("rows", {}), ROW_COLUMNS, N_ROWS)
-        return cls(log_ratios, torch.from_numpy(tokens), torch.from_numpy(rows))
 
 
 def largest_values(values: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,14 @@ Context = tuple[tuple[int, ...], int, tuple[int, ...]]
 _MAX_LOG = math.log(1.7976931348623157e308)
 _NUMBERS = {"value", "advantage", "row_log_ratio", "train_logp", "rollout_logp"}
 _ABSENT = {"rank": 0.0, "advantage": math.nan} | dict.fromkeys(("token_id", *BEFORE, *AFTER), -1.0)
+_TRAITS = {
+    len(columns): (
+        np.array([index for index, name in enumerate(columns) if name in _NUMBERS]),
+        np.array([_ABSENT.get(name, 0.0) for name in columns]),
+    )
+    for columns in (TOKEN_COLUMNS, ROW_COLUMNS)
+}
+"""By number of columns: which of them are float32, and what stands for an unknown value."""
 
 
 class TokenText(NamedTuple):
@@ -194,13 +202,15 @@ def from_json(data: Mapping[str, Any], columns: Sequence[str], size: int) -> NDA
     rows = data.get("rows", [])[:size]
     if not rows:
         return table
-    names = list(data["columns"])
     values = np.array(rows, dtype=np.float64)  # null becomes NaN
-    for at, name in enumerate(columns):
-        known = values[:, names.index(name)] if name in names else np.full(len(rows), np.nan)
-        if name in _NUMBERS:
-            known = known.astype(np.float32).astype(np.float64)
-        table[: len(rows), at] = np.where(np.isnan(known), _ABSENT.get(name, 0.0), known)
+    if data["columns"] != list(columns):
+        index = {name: column for column, name in enumerate(data["columns"])}
+        values = np.hstack([values, np.full((len(rows), 1), np.nan)])[:, [index.get(name, -1) for name in columns]]
+    float32, absent = _TRAITS[len(columns)]
+    # JSON has the shortest text of each float32, which as a float64 is another number.
+    values[:, float32] = values[:, float32].astype(np.float32)
+    unknown = np.isnan(values)
+    table[: len(rows)] = np.where(unknown, absent, values) if unknown.any() else values
     return table
 
 

@@ -1,53 +1,38 @@
 """RatioSummary: a fixed-size, mergeable state from which every statistic is computed.
 
 The state is a handful of tensors: float64 sums, float64 maxima, int64 counts and histograms, and tables of what is
-largest. Sums of
-exponentials are kept relative to the largest log-ratio seen, so nothing overflows; ``merge`` brings two states to
-the same reference first. Merging is associative and commutative with :meth:`RatioSummary.empty` as identity.
+largest. Sums of exponentials are kept relative to the largest log-ratio seen, so nothing overflows; ``merge`` brings
+states to the same reference first. Merging is associative and commutative with :meth:`RatioSummary.empty` as identity.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from ratioscope.batch.observation import Logps, Mask, Observation
-from ratioscope.metrics.catalogue import compute
-from ratioscope.metrics.view import View
 from ratioscope.state import histogram, slots
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.state.rescale import rescale
 from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
-from ratioscope.state.tables import TOP_SIZE, Top
+from ratioscope.state.tables import Top
 from ratioscope.summary import reduce as reduction
+from ratioscope.summary.host import PACKED_SIZE, PACKED_SIZES, HostSummary, common_correction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ratioscope.batch.packing import Packing
     from ratioscope.correction.rule import CorrectedBatch, Rule
-
-_SIZES = (
-    len(MAXIMA),
-    len(SUMS),
-    len(COUNTS),
-    len(HISTOGRAMS) * histogram.N_BUCKETS,
-    len(LENGTH_COUNTS) * N_LENGTHS,
-    TOP_SIZE,
-)
-
-PACKED_SIZE = sum(_SIZES)
-"""Number of float64 in a packed summary, whatever was observed: about 73 KB."""
+    from ratioscope.metrics.view import View
 
 
 @dataclass(frozen=True, eq=False)
 class RatioSummary:
-    """What was observed, reduced. Make one with :meth:`observe` or :meth:`empty`; the fields are its state.
+    """Observations, reduced on their device. Make one with :meth:`observe` or :meth:`empty`; the fields are its state.
 
     Attributes:
         correction: the rule whose effect is counted; None where nothing was corrected.
@@ -140,7 +125,7 @@ class RatioSummary:
         if tuple(packed.shape) != (PACKED_SIZE,):
             msg = f"got a packed summary of shape {tuple(packed.shape)}; expected ({PACKED_SIZE},), as pack() makes it"
             raise ValueError(msg)
-        maxima, sums, counts, histograms, lengths, top = packed.double().split(_SIZES)
+        maxima, sums, counts, histograms, lengths, top = packed.double().split(PACKED_SIZES)
         return cls(
             correction,
             maxima=maxima,
@@ -151,6 +136,10 @@ class RatioSummary:
             top=Top.unpack(top),
         )
 
+    def to_host(self) -> HostSummary:
+        """Copies the state to the host, in one transfer."""
+        return HostSummary.unpack(self.pack().cpu().numpy(), correction=self.correction)
+
     def metrics(self, *, detail: str = "full") -> dict[str, float]:
         """Every statistic that has data, by full key, as finite Python floats.
 
@@ -159,37 +148,24 @@ class RatioSummary:
         Args:
             detail: ``"headline"``, ``"standard"`` or ``"full"``, as in :mod:`ratioscope.metrics.metric`.
         """
-        return compute(self.view(), detail=detail)
+        return self.to_host().metrics(detail=detail)
 
     def view(self) -> View:
         """The state on the host, by name. Copies the state in one transfer."""
-        host = self if self.maxima.device.type == "cpu" else RatioSummary.unpack(self.pack().cpu())
-        counts = dict(zip(COUNTS, host.counts.tolist(), strict=True))
-        top_log_ratios = host.top.log_ratios.numpy()
-        return View(
-            correction=self.correction,
-            level="token" if self.correction is None else self.correction.level,
-            trusted=counts["disagreements"] == 0,
-            sums=dict(zip(SUMS, host.sums.tolist(), strict=True)),
-            maxima=dict(zip(MAXIMA, host.maxima.tolist(), strict=True)),
-            counts=counts,
-            histograms=dict(zip(HISTOGRAMS, host.histograms.numpy(), strict=True)),
-            lengths=dict(zip(LENGTH_COUNTS, host.lengths.numpy(), strict=True)),
-            top_log_ratios=top_log_ratios[top_log_ratios > -math.inf],
-        )
+        return self.to_host().view()
 
     def count(self, name: str) -> int:
         """One slot of ``slots.COUNTS``."""
         return int(self.counts[COUNTS.index(name)])
 
     def failed(self) -> RatioSummary:
-        """The same with one more observation that could not be made."""
+        """Counts one more observation that failed."""
         counts = self.counts.clone()
         counts[COUNTS.index("errors")] += 1
         return replace(self, counts=counts)
 
     def to(self, device: torch.device | str) -> RatioSummary:
-        """The same on another device."""
+        """Copies the state to a device."""
         if self.maxima.device == torch.device(device):
             return self
         return RatioSummary(
@@ -211,40 +187,6 @@ class RatioSummary:
         return self.correction == other.correction and torch.equal(mine.view(torch.int64), theirs.view(torch.int64))
 
     __hash__ = None  # type: ignore[assignment]
-
-    def to_json(self) -> dict[str, Any]:
-        """The state by name, on the CPU; infinities as strings, histograms sparse, identities left out."""
-        maxima = dict(zip(MAXIMA, self.maxima.tolist(), strict=True))
-        rows = zip(HISTOGRAMS, self.histograms.numpy(), strict=True)
-        return {
-            "maxima": {name: _to_json(value) for name, value in maxima.items() if value != -np.inf},
-            "sums": {name: _to_json(value) for name, value in zip(SUMS, self.sums.tolist(), strict=True)},
-            "counts": dict(zip(COUNTS, self.counts.tolist(), strict=True)),
-            "histograms": {name: histogram.to_sparse(row) for name, row in rows},
-            "lengths": {
-                name: histogram.to_sparse(row) for name, row in zip(LENGTH_COUNTS, self.lengths.numpy(), strict=True)
-            },
-            "top": self.top.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], *, correction: Rule | None) -> RatioSummary:
-        """Inverse of :meth:`to_json`; unknown names are ignored, and what is missing is nothing observed."""
-        maxima = [float(data["maxima"].get(name, -np.inf)) for name in MAXIMA]
-        sums = [float(data["sums"].get(name, 0.0)) for name in SUMS]
-        counts = [int(data["counts"].get(name, 0)) for name in COUNTS]
-        histograms = [histogram.from_sparse(data["histograms"].get(name, {})) for name in HISTOGRAMS]
-        by_length = data.get("lengths", {})
-        lengths = [histogram.from_sparse(by_length.get(name, {}), size=N_LENGTHS) for name in LENGTH_COUNTS]
-        return cls(
-            correction,
-            maxima=torch.tensor(maxima, dtype=torch.float64),
-            sums=torch.tensor(sums, dtype=torch.float64),
-            counts=torch.tensor(counts, dtype=torch.int64),
-            histograms=torch.from_numpy(np.stack(histograms)),
-            lengths=torch.from_numpy(np.stack(lengths)),
-            top=Top.from_json(data.get("top", {})),
-        )
 
 
 def summarize(
@@ -282,20 +224,3 @@ def summarize(
 
 def _total(parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(parts).sum(dim=0)
-
-
-def common_correction(one: Rule | None, other: Rule | None) -> Rule | None:
-    """The rule of two summaries that are to be one.
-
-    Raises:
-        ValueError: if they follow different ones.
-    """
-    if one is not None and other is not None and one != other:
-        msg = f"got summaries of different corrections, {one} and {other}; "
-        msg += "expected the same rule. Flush before the rule changes, or keep one summary for each."
-        raise ValueError(msg)
-    return one or other
-
-
-def _to_json(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratioscope.state.tables import N_ROWS, N_TOKENS, NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key
+from ratioscope.state.slots import N_ROWS, N_TOKENS
+from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key
 from ratioscope.state.worst import N_AFTER, N_BEFORE
 
 if TYPE_CHECKING:

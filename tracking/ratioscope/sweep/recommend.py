@@ -1,21 +1,23 @@
-"""Which rules to try on a stored run, what it holds to try them on, and which of them to name."""
+"""Rules to try on a stored run, the run to try them on, and the recommendation."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ratioscope.correction.bounds import Correction
+from ratioscope.runs.pooled import Part
 from ratioscope.sweep.outcome import recorded, sweep_view
 from ratioscope.text import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ratioscope.correction.rule import Rule
     from ratioscope.metrics.view import View
-    from ratioscope.record import Record
+    from ratioscope.runs.pooled import PooledRun
     from ratioscope.sweep.outcome import Outcome
 
 CAPS, POINTS = (1.1, 5.0), 9
@@ -25,14 +27,14 @@ MAX_MODIFIED = 0.01
 MIN_ESS = 0.9
 """Smallest effective sample size, as a fraction, that a recommended rule may leave."""
 SCOPE = "It speaks of the weights; what is good for learning only training shows."
-"""What stands beside every recommendation."""
+"""Sentence beside every recommendation."""
 
 _UNITS = {"token": "tokens", "sequence": "sequences"}
 
 
 @dataclass(frozen=True)
-class Pool:
-    """Windows of one run as one.
+class SweptRun:
+    """Windows of one run as one, to try rules on.
 
     Attributes:
         view: their merged state.
@@ -53,31 +55,21 @@ class Pool:
 
     @property
     def mode_rule(self) -> Correction | None:
-        """The same if it is of one of TRL's modes, which other thresholds can stand beside; None if it has stages."""
+        """The rule of the last window if it has bounds, to compare other thresholds with; None if it has stages."""
         return None if self.own is None else self.own.bounds
 
     def outcome(self, rule: Rule) -> Outcome:
-        """What a rule would do, or did: the counts of the training, where it is the only one that was in force."""
+        """Returns a rule's outcome: counted by the training if no other rule was in force, else computed."""
         counted = recorded(self.view) if self.rules == (rule,) else None
         return sweep_view(self.view, rule) if counted is None else counted
 
 
-def pool(records: Iterable[Record]) -> Pool | None:
-    """Merges windows, also of different rules; None if there is no window."""
-    rules: dict[Rule | None, None] = {}
-    steps: list[int] = []
-    merged = None
-    for record in records:
-        rules.pop(record.correction, None)
-        rules[record.correction] = None
-        steps.append(record.step)
-        raw = replace(record.summary, correction=None)
-        merged = raw if merged is None else merged.merge(raw)
-    if merged is None:
+def pool_of(pooled: PooledRun) -> SweptRun | None:
+    """Merges all windows of a run, also of different rules; None if there is no window."""
+    if not pooled.parts or pooled.steps is None:
         return None
-    if len(rules) == 1:
-        merged = replace(merged, correction=next(iter(rules)))
-    return Pool(merged.view(), len(steps), (min(steps), max(steps)), tuple(rules))
+    summary = reduce(Part.merge, pooled.parts).summary
+    return None if summary is None else SweptRun(summary.view(), pooled.windows, pooled.steps, pooled.rules)
 
 
 def grid(

@@ -1,4 +1,4 @@
-"""From a record to what a tracker receives."""
+"""RowMaker: makes the rows that trackers receive from records."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from ratioscope.state.histogram import even_bins, view_exponent
 from ratioscope.trackers.base import Row, prefix_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Mapping
 
     from ratioscope.record import Record
     from ratioscope.state.histogram import Bins
@@ -39,7 +36,7 @@ class RowMaker:
         self.exponents: dict[str, int] = dict(exponents or {})
 
     def follow(self, records: Iterable[Record]) -> None:
-        """Chooses the widths that were chosen when these records, the run's first, were sent."""
+        """Chooses the bin widths again that were chosen when the run's first records were sent."""
         for record in records:
             self.bins(record)
 
@@ -62,39 +59,20 @@ class RowMaker:
         return Row(record.step, record.split, record.time, scalars, bins, record, record.logs)
 
     def bins(self, record: Record, prefix: str = "") -> dict[str, Bins]:
-        """Even bins of each histogram that has data."""
-        withheld = bool(record.summary.count("disagreements"))
-        rule = None if withheld else record.correction
-        return self.bins_of(record.counts, record.scalars, level=None if rule is None else rule.level, prefix=prefix)
-
-    def bins_of(
-        self,
-        counts_of: Callable[[str], NDArray[np.int64]],
-        scalars: Mapping[str, float],
-        *,
-        level: str | None,
-        prefix: str = "",
-    ) -> dict[str, Bins]:
-        """The same for a window that is not at hand as a record.
-
-        Args:
-            counts_of: bucket counts of a histogram by name.
-            scalars: the window's statistics.
-            level: level of the corrected ratios; None if there are none, or nothing can be said of them.
-            prefix: goes before each key.
-        """
-        shown: dict[str, Bins] = {}
+        """Returns the even bins of each histogram that has data, by key with the prefix in front."""
+        rule = None if record.summary.count("disagreements") else record.correction
+        bins: dict[str, Bins] = {}
         for name in SHOWN:
-            at = name.split("_")[0]
-            if at == "corrected":
-                if level is None:
+            level = name.split("_")[0]
+            if level == "corrected":
+                if rule is None:
                     continue
-                at = level
-            counts = counts_of(name)
+                level = rule.level
+            counts = record.counts(name)
             if not counts.any():
                 continue
-            if at not in self.exponents:
-                low, high = (scalars.get(f"ratioscope/{at}/log_ratio/{end}", 0.0) for end in ("min", "max"))
-                self.exponents[at] = view_exponent(counts, minimum=low, maximum=high)
-            shown[f"{prefix}ratioscope/hist/{name}"] = even_bins(counts, self.exponents[at])
-        return shown
+            if level not in self.exponents:
+                low, high = (record.scalars.get(f"ratioscope/{level}/log_ratio/{end}", 0.0) for end in ("min", "max"))
+                self.exponents[level] = view_exponent(counts, minimum=low, maximum=high)
+            bins[f"{prefix}ratioscope/hist/{name}"] = even_bins(counts, self.exponents[level])
+        return bins

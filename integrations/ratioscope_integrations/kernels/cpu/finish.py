@@ -14,7 +14,7 @@ from numba import njit
 
 from ratioscope.numerics import FLOAT32_MAX, OVERFLOW
 from ratioscope.state.length_histogram import MANTISSA_SHIFT, N_LENGTHS, OFFSET
-from ratioscope.state.tables import N_ROWS
+from ratioscope.state.slots import N_ROWS
 from ratioscope_integrations.kernels.cpu.positions import bucket
 from ratioscope_integrations.kernels.cpu.types import Array, Count, Finished, Found, Seen, Sum
 

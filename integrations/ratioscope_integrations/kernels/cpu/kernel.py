@@ -13,7 +13,7 @@ import torch
 
 from ratioscope.batch.observation import Observation
 from ratioscope.state import histogram
-from ratioscope.state.tables import N_TOKENS
+from ratioscope.state.slots import N_TOKENS
 from ratioscope_integrations.kernels.cpu.rows import reduce_rows
 from ratioscope_integrations.kernels.cpu.state import reduced
 from ratioscope_integrations.kernels.cpu.threads import n_threads, share

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS, MIN_EXPONENT, SUB_BUCKET_BITS, ZERO
-from ratioscope.state.tables import SPREAD
+from ratioscope.state.slots import SPREAD
 from ratioscope.summary.worst_tokens import ID_FACTOR, NUMBER_FACTOR, ROLLOUT_FACTOR
 from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Kept, Row, TokenBounds
 

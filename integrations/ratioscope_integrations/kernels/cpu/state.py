@@ -9,8 +9,18 @@ import torch
 
 from ratioscope.state.histogram import N_BUCKETS
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
-from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
-from ratioscope.state.tables import N_LOG_RATIOS, N_ROWS, N_TOKENS, Top
+from ratioscope.state.slots import (
+    COUNTS,
+    HISTOGRAMS,
+    MAXIMA,
+    N_LOG_RATIOS,
+    N_ROWS,
+    N_TOKENS,
+    PLACE_COUNTS,
+    PLACE_SUMS,
+    SUMS,
+)
+from ratioscope.state.tables import Top
 from ratioscope.state.worst import N_AFTER, N_BEFORE, ROW_COLUMNS, TOKEN_COLUMNS
 from ratioscope.summary.kernels import BatchState, KernelResult
 from ratioscope_integrations.kernels.cpu.finish import finish

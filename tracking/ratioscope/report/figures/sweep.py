@@ -11,7 +11,7 @@ from ratioscope.report.figures.panel import Absent, Panel, link_of
 from ratioscope.report.figures.style import BOUND, COLORS, base_layout, faint
 from ratioscope.state.histogram import BOUNDARIES
 from ratioscope.sweep.grid import geomspace
-from ratioscope.sweep.recommend import CAPS, POINTS, advise, grid
+from ratioscope.sweep.recommend import CAPS, POINTS, advise, grid, pool_of
 from ratioscope.text import number, percent
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ratioscope.runs.timeline import Timeline
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import Pool
+    from ratioscope.sweep.recommend import SweptRun
 
 KEY, TITLE = "thresholds", "Other caps"
 LEAST, MOST = 1.1, 100.0
@@ -37,7 +37,7 @@ _SENTENCE = (
 _NUMBERS = (("modified", "modified"), ("mean", "mean weight"), ("ess", "ESS / n"))
 
 
-def advice_of(pooled: Pool) -> str:
+def advice_of(pooled: SweptRun) -> str:
     """Returns the recommendation of ``ratioscope sweep`` without options."""
     return advise([pooled.outcome(rule) for rule in _swept(pooled, _mode(pooled))]).text
 
@@ -46,7 +46,7 @@ def sweep_panel(timeline: Timeline) -> Panel | Absent:
     """Draws modified fraction, mean weight and effective sample size over the cap, one mode at a time."""
     import plotly.graph_objects as go
 
-    pooled = timeline.pooled.whole if timeline.pooled is not None else None
+    pooled = pool_of(timeline.pooled) if timeline.pooled is not None else None
     if pooled is None or not pooled.view.counts["token/n"]:
         why = (
             "No window holds a valid token."
@@ -67,7 +67,7 @@ def sweep_panel(timeline: Timeline) -> Panel | Absent:
     return Panel(KEY, TITLE, _SENTENCE, link_of(KEY), figure, metrics, note, tall=True)
 
 
-def _layout(pooled: Pool, end: float) -> dict[str, Any]:
+def _layout(pooled: SweptRun, end: float) -> dict[str, Any]:
     n = max(pooled.view.counts["token/n"], pooled.view.counts["sequence/n"])
     floor = max(-6.0, math.floor(math.log10(1.0 / n)))  # the smallest fraction that n ratios can have
     exponents = range(0, int(floor) - 1, -2)
@@ -95,11 +95,11 @@ def _layout(pooled: Pool, end: float) -> dict[str, Any]:
     )
 
 
-def _mode(pooled: Pool) -> str:
+def _mode(pooled: SweptRun) -> str:
     return pooled.mode_rule.mode if pooled.mode_rule else MODES[0]
 
 
-def _swept(pooled: Pool, mode: str) -> list[Correction]:
+def _swept(pooled: SweptRun, mode: str) -> list[Correction]:
     """Returns the rules of a mode that ``ratioscope sweep`` tries by default."""
     own = pooled.mode_rule
     same_level = own if own is not None and own.level == mode.partition("_")[0] else None
@@ -172,7 +172,7 @@ class _Curve:
         }
 
 
-def _curves(pooled: Pool, mode: str, end: float) -> list[_Curve]:
+def _curves(pooled: SweptRun, mode: str, end: float) -> list[_Curve]:
     """Computes the outcomes of one mode, and returns the curve of each number."""
     own = pooled.mode_rule
     swept = _swept(pooled, mode)

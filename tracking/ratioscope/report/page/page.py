@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.report.figures import sweep
 from ratioscope.report.figures.figures import drawn
 from ratioscope.report.figures.foreign import NOTICE, foreign_entries
@@ -24,8 +25,7 @@ from ratioscope.report.verdict.cause import gravest
 from ratioscope.report.verdict.comparison import config_differences, differences, first_to_drift
 from ratioscope.report.verdict.settings import settings, windows
 from ratioscope.report.verdict.verdict import foreign_figures, key_figures
-from ratioscope.runs.pooled import diagnosis_of
-from ratioscope.sweep.recommend import SCOPE
+from ratioscope.sweep.recommend import SCOPE, pool_of
 from ratioscope.text import plain
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _sweep_section(timeline: Timeline, tried: Panel | Absent) -> SweepSection | 
     """Returns recommendation and figure of other thresholds; None for a run without training, or a third-party run."""
     if not timeline.windows.get("train") or timeline.foreign:
         return None
-    pooled = timeline.pooled.whole if timeline.pooled is not None else None
+    pooled = pool_of(timeline.pooled) if timeline.pooled is not None else None
     advice = f"{sweep.advice_of(pooled)} {SCOPE}" if pooled is not None and isinstance(tried, Panel) else ""
     return SweepSection(sweep.KEY, advice, tried)
 

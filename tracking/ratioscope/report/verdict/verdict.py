@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from ratioscope.diagnosis.read import diagnosis_of
 from ratioscope.report.verdict import cause
 from ratioscope.report.verdict.line import Line, Tone, curve, total
 from ratioscope.report.verdict.sentences import sentences
 from ratioscope.runs.foreign import adopt
-from ratioscope.runs.pooled import diagnosis_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

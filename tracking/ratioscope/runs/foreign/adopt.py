@@ -21,7 +21,7 @@ KNOWN = "TRL's sampling/*, verl's rollout_corr/*, slime's tis* and mis_*, NeMo-R
 """Whose names are known, in a few words."""
 
 _PREFIXES = {"train/": "", EVAL: EVAL, "eval_": EVAL}
-"""What trainers put before a key, and what a timeline has there."""
+"""Prefixes that trainers put before a key, and the timeline's prefix for each."""
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -34,7 +34,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def find(key: str) -> Name | None:
-    """What another trainer's key is; None if nobody's.
+    """Returns the meaning of another trainer's key; None if it is unknown.
 
     Args:
         key: without ``train/``.
@@ -43,7 +43,7 @@ def find(key: str) -> Name | None:
 
 
 def is_known(key: str) -> bool:
-    """Whether a key, as a trainer writes it, is one of another trainer's about the two engines."""
+    """True if a key, as a trainer writes it, is a known statistic of the two engines."""
     return find(split_key(key)[1]) is not None
 
 
@@ -76,7 +76,7 @@ def adopt(timeline: Timeline) -> Timeline:
 
 
 def read_as(timeline: Timeline, key: str) -> str:
-    """What a statistic of ours was read from, and in what that differs; empty if it is our own."""
+    """Describes the third-party metric that a statistic was read from; empty if ratioscope logged it."""
     curve = timeline.scalars.get(key)
     return "" if curve is None else origin_text(curve.origin)
 
@@ -90,7 +90,7 @@ def origin_text(origin: str) -> str:
 
 
 def sentence(name: Name) -> str:
-    """What a name is in our terms, in one sentence."""
+    """Describes a third-party metric in our terms, in one sentence."""
     if name.exact:
         return f"the same; {name.differs}" if name.differs else "the same"
     return f"near: {name.differs}" if name.ours else f"none of ours: {name.differs}"

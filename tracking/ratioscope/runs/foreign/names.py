@@ -1,4 +1,4 @@
-"""What other trainers log about the two engines, and what each number is in our terms: one table.
+"""Table of what other trainers log about the two engines, and what each number is in our terms.
 
 Read from their public sources: TRL 1.16, and verl, slime, NeMo-RL, prime-rl and open-instruct as of 2026. Notation as
 in the reference of metrics: ``d = train_logp - rollout_logp`` of a token, ``r = exp(d)``.

@@ -18,7 +18,7 @@ FILE = "trainer_state.json"
 
 
 def is_state(path: Path) -> bool:
-    """Whether a path is of such a file, whatever it is called."""
+    """True if a path is a JSON file, which is taken for a ``trainer_state.json`` under any name."""
     return path.suffix == ".json" and path.is_file()
 
 
