@@ -19,6 +19,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import ratioscope as rs
 from ratioscope._version import DEFINITIONS_VERSION
 from ratioscope.config.lookup import UNKNOWN, lookup
 from ratioscope.config.redaction import redact
@@ -400,13 +401,8 @@ def test_git_commit_is_read_or_absent(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_snapshot_holds_the_rule_and_its_sources() -> None:
     """The snapshot has the rule, the source of each bound, and the user's config."""
-    rule = types.SimpleNamespace(
-        level="token",
-        action="truncate",
-        lower=None,
-        upper=2.0,
-        sources=types.MappingProxyType({"upper": "vllm_importance_sampling_cap"}),
-    )
+    sources = types.MappingProxyType({"upper": "vllm_importance_sampling_cap"})
+    rule = rs.Correction("token", "truncate", upper=2.0, sources=sources)
     taken = snapshot(rule, {"seed": 1, "hub_token": PLANTED}, loss={"loss_type": "dapo"}, engine={"dtype": UNKNOWN})
     assert taken["schema_version"] == SCHEMA_VERSION
     assert taken["definitions_version"] == DEFINITIONS_VERSION

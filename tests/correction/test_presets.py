@@ -11,7 +11,6 @@ import torch
 
 import ratioscope as rs
 from ratioscope.correction.presets import PRESETS, REFUSED
-from ratioscope.correction.presets.numbers import NUMBERS
 from tests.metrics.test_vectors import SHARED_LOG_RATIOS, SHARED_MASK, SHARED_ROLLOUT
 from tests.project.test_docs import tables
 from tests.support.preset_vectors import (
@@ -28,6 +27,7 @@ from tests.support.preset_vectors import (
     Row,
 )
 
+NUMBERS = tables("preset_tables").NUMBERS
 ROWS = {**OWN_TESTS, **{f"batch: {name}": row for name, row in BATCH.items()}, **EDGES}
 
 
@@ -82,7 +82,7 @@ def test_every_preset_accounts_for_one_batch(name: str) -> None:
     assert rs.Correction.from_json(rule.to_json()) == rule
     assert all("/" in source for source in rule.sources.values())
     assert preset.source
-    if rule.is_general:
+    if rule.bounds is None:
         assert rule.mode == name
         assert sum(summary.count(f"class/{part}") for part in ("kept", "vetoed", "dropped", "zeroed", "clamped")) + sum(
             summary.count(f"class/truncated_{side}") for side in ("low", "high")

@@ -306,7 +306,7 @@ def test_a_rule_that_makes_no_sense_is_refused(options: dict[str, Any], says: st
     """A general rule says what is wrong with it, and what is expected."""
     with pytest.raises(ValueError, match=says):
         rs.Correction.of(**{"stages": [], **options})
-    with pytest.raises(ValueError, match="got a level or bounds beside"):
+    with pytest.raises(ValueError, match=r"got action='stages'.*Correction\.of makes a rule of stages"):
         rs.Correction("sequence", "stages", upper=2.0)
 
 

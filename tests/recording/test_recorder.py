@@ -213,6 +213,30 @@ def test_correct_returns_weights_and_records_the_batch(level: Any, action: Any) 
     assert flush(correcting).summary == flush(observing).summary
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        rs.Correction("sequence", "mask", upper=1.2),
+        rs.Correction.of([rs.Stage("ratio", "token", "truncate", upper=1.2)]),
+    ],
+    ids=["bounds", "stages"],
+)
+def test_correct_checks_and_corrects_a_batch_once(rule: rs.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of the recorder's correction step makes one observation and applies the rule to it once."""
+    calls = []
+    for owner, name in ((rs.Observation, "of"), (type(rule), "correct")):
+
+        def counted(*given: Any, _call: Any = getattr(owner, name), _name: str = name, **named: Any) -> Any:
+            calls.append(_name)
+            return _call(*given, **named)
+
+        monkeypatch.setattr(owner, name, counted)
+    recorder = rs.Recorder(correction=rule)
+    recorder.correct(torch.tensor([[0.1, 0.5]]), torch.zeros(1, 2), torch.ones(1, 2))
+    assert flush(recorder).summary.count("corrected/n") > 0
+    assert calls == ["of", "correct"]
+
+
 def test_other_weights_withhold_corrected_statistics(caplog: pytest.LogCaptureFixture) -> None:
     """Weights that are not the rule's are reported once, and cost only the corrected statistics and histogram."""
     tracker = rs.MemoryTracker()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.state.histogram import Bins, count, even_bins
 from ratioscope.summary.summary import RatioSummary
 from ratioscope.trackers.base import Row

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 import ratioscope as rs
 from ratioscope.cli.main import main
+from ratioscope.correction.bounds import MODES
 from ratioscope.journal.reader import JournalReader
 from ratioscope.runs import read
 from ratioscope.state import histogram
 from ratioscope.sweep.bounds import Bounded
 from ratioscope.sweep.outcome import Outcome, recorded, sweep, sweep_view
-from ratioscope.sweep.recommend import MODES, advise, grid, pool
+from ratioscope.sweep.recommend import advise, grid, pool
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ratioscope.alerts.reaction import FindingWarning
     from ratioscope.batch.observation import Observation
     from ratioscope.batch.packing import Packing
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.correction.stages import Stage
     from ratioscope.correction.weights import Weighed, correct, weigh
     from ratioscope.delivery.sync import sync
@@ -48,6 +49,7 @@ __all__ = [
     "Record",
     "Recorder",
     "Row",
+    "Rule",
     "RunContext",
     "Stage",
     "Tracker",
@@ -68,7 +70,7 @@ __all__ = [
 _HOME = {
     "Bins": "state.histogram",
     "CATALOGUE": "metrics.catalogue",
-    "Correction": "correction.rule",
+    "Correction": "correction.bounds",
     "Event": "event",
     "FindingWarning": "alerts.reaction",
     "JournalError": "journal.schema",
@@ -80,6 +82,7 @@ _HOME = {
     "Record": "record",
     "Recorder": "recording.recorder",
     "Row": "trackers.base",
+    "Rule": "correction.rule",
     "RunContext": "trackers.base",
     "Stage": "correction.stages",
     "Tracker": "trackers.base",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ratioscope._version import DEFINITIONS_VERSION
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.state import worst
 from ratioscope.state.slots import HISTOGRAMS
 from ratioscope.summary.summary import RatioSummary
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from ratioscope.correction.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Record:
     definitions: int = field(default=DEFINITIONS_VERSION)
 
     @property
-    def correction(self) -> Correction | None:
+    def correction(self) -> Rule | None:
         """The rule of this window; None if nothing was corrected."""
         return self.summary.correction
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.batch.observation import Observation
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.state.slots import COUNTS, MAXIMA, SUMS
 from ratioscope.summary.reduce import reduce
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.trackers.base import RunContext, Tracker
 from ratioscope_integrations.trackers.mlflow import config
 from ratioscope_integrations.trackers.mlflow.config import flat_params

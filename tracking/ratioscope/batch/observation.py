@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from ratioscope.batch.packing import Packing, padded
+from ratioscope.numerics import FLOAT32_MAX, row_sum
 
 POSITIVE_LOGP_SLACK = 1e-4
 """A rollout log-probability above this is no log-probability; rounding alone can reach slightly above 0."""
@@ -152,20 +153,45 @@ class Observation:
 
     @cached_property
     def step_log_ratio(self) -> torch.Tensor:
-        """``(B, T)`` the log-ratio as the correction step itself sees it: 0 only where masked out or NaN."""
-        train, rollout, mask = self.given
-        return step_log_ratio(train.float(), rollout.float(), mask)
+        """``(B, T)`` log-ratio of the correction step, with TRL's operations: 0 only where masked out or NaN."""
+        train, rollout = self._cast
+        return torch.nan_to_num((train - rollout) * self.given[2].to(torch.float32), nan=0.0)
+
+    @cached_property
+    def n_valid(self) -> torch.Tensor:
+        """Int64 ``(B,)``, valid tokens of each sequence."""
+        return self.valid.sum(dim=-1)
+
+    @cached_property
+    def row_log_ratio(self) -> torch.Tensor:
+        """Float64 ``(B,)``, sums of log-ratios, exact wherever :func:`ratioscope.numerics.row_sum` is."""
+        return row_sum(self.log_ratio.double())
+
+    @cached_property
+    def sequence_log_ratio(self) -> torch.Tensor:
+        """Float32 ``(B,)``, the same rounded once, so that its bits do not depend on how a batch is padded or split."""
+        return self.row_log_ratio.clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
+
+    @property
+    def has_step_log_ratio(self) -> bool:
+        """Whether a kernel found that :attr:`log_ratio` is :attr:`step_log_ratio` too; computes neither."""
+        computed = vars(self)
+        return "log_ratio" in computed and computed["log_ratio"] is computed.get("step_log_ratio")
 
     def take_log_ratio(self, log_ratio: torch.Tensor, *, of_step: bool) -> None:
-        """Keeps :attr:`log_ratio` as a kernel has made it, and as :attr:`step_log_ratio` too where that is the same."""
+        """Stores :attr:`log_ratio` as a kernel computed it.
+
+        Args:
+            log_ratio: float32 ``(B, T)``.
+            of_step: whether it is :attr:`step_log_ratio` too.
+        """
         vars(self)["log_ratio"] = log_ratio
         if of_step:
             vars(self)["step_log_ratio"] = log_ratio
 
-
-def step_log_ratio(train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The log-ratio of the correction step, as TRL takes it: float32 ``(B, T)``, 0 where masked out or NaN."""
-    return torch.nan_to_num((train - rollout) * mask.detach().to(torch.float32), nan=0.0)
+    def take_sequences(self, n_valid: torch.Tensor, log_ratio: torch.Tensor) -> None:
+        """Stores :attr:`n_valid` and :attr:`sequence_log_ratio` as a kernel computed them."""
+        vars(self)["n_valid"], vars(self)["sequence_log_ratio"] = n_valid, log_ratio
 
 
 def check_batch(

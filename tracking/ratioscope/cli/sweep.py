@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
     from ratioscope.sweep.recommend import Advice, Pool
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Checks and parses all options before the journal is read."""
-    from ratioscope.sweep.recommend import MODES
+    from ratioscope.correction.bounds import MODES
 
     error = arguments.parser.error
     if not 2 <= arguments.points <= 1000:
@@ -192,12 +193,13 @@ def _as_json(arguments: argparse.Namespace, sweep: Sweep) -> dict[str, Any]:
         level: {"n": view.counts[f"{level}/n"], "mean": view.ratio_mean(level), "ess": formulas.ess_raw(view, level)}
         for level in ("token", "sequence")
     }
+    bounds = None if own is None else own.bounds
     return {
         "schema": SCHEMA,
         "path": str(arguments.path),
         "windows": sweep.pooled.windows,
         "steps": list(sweep.pooled.steps),
-        "own": own and {"mode": own.mode, "lower": own.lower, "upper": own.upper},
+        "own": own and {"mode": own.mode, "lower": bounds and bounds.lower, "upper": bounds and bounds.upper},
         "own_rules": len(sweep.pooled.rules),
         "raw": raw,
         "outcomes": _outcomes_json(sweep.outcomes, own),
@@ -211,6 +213,6 @@ def _as_json(arguments: argparse.Namespace, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _outcomes_json(outcomes: dict[str, list[Outcome]], own: Correction | None) -> list[dict[str, Any]]:
+def _outcomes_json(outcomes: dict[str, list[Outcome]], own: Rule | None) -> list[dict[str, Any]]:
     flat = [outcome for listed in outcomes.values() for outcome in listed]
     return [{**outcome.to_json(), "own": outcome.correction == own} for outcome in flat]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ratioscope.cli.sweep import Sweep
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
     from ratioscope.sweep.recommend import Pool
@@ -82,14 +83,14 @@ def _new_table(*columns: str) -> Table:
     return table
 
 
-def _add_row(table: Table, rule: Correction, cells: Sequence[str], own: Correction | None) -> None:
+def _add_row(table: Table, rule: Correction, cells: Sequence[str], own: Rule | None) -> None:
     """Adds the row of a rule; the run's own rule is bold and marked."""
     bounds = (_NONE if bound is None else f"{bound:.6g}" for bound in (rule.lower, rule.upper))
     is_own = rule == own
     table.add_row(*bounds, *cells, _OWN if is_own else "", style="bold" if is_own else None)
 
 
-def _table(outcomes: Sequence[Outcome], own: Correction | None) -> Table:
+def _table(outcomes: Sequence[Outcome], own: Rule | None) -> Table:
     """Returns one row per rule, over all windows together."""
     has_lower = any(outcome.correction.lower is not None for outcome in outcomes)
     table = _new_table("min", "max", "modified %", *(("below %", "above %") if has_lower else ()), "mean", "ESS")
@@ -101,7 +102,7 @@ def _table(outcomes: Sequence[Outcome], own: Correction | None) -> Table:
 
 
 def _worst_table(
-    outcomes: Sequence[Outcome], windows: Sequence[tuple[int, Sequence[Outcome]]], own: Correction | None
+    outcomes: Sequence[Outcome], windows: Sequence[tuple[int, Sequence[Outcome]]], own: Rule | None
 ) -> Table:
     """Returns one row per rule, with its median and worst window."""
     table = _new_table("min", "max", "modified %", "worst", "step", "ESS", "worst", "step")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratioscope._version import DEFINITIONS_VERSION, __version__
-from ratioscope.config.lookup import UNKNOWN, lookup
+from ratioscope.config.lookup import UNKNOWN
 from ratioscope.config.redaction import REDACTED, redact
 
 if TYPE_CHECKING:
@@ -128,9 +128,4 @@ def _correction(correction: Any) -> dict[str, Any]:
     """Returns the rule's settings and the name of the setting that each was read from."""
     if correction is None:
         return {"enabled": False}
-    fields = {name: lookup(correction, name) for name in ("level", "action", "lower", "upper", "sources")}
-    if lookup(correction, "is_general") is True:
-        rule = correction.to_json()
-        options = {name: rule[name] for name in ("weight", "log_clamp", "batch_normalize", "stages")}
-        return {"enabled": True, "mode": correction.mode, **fields, "words": correction.words(), **options}
-    return {"enabled": True, "mode": f"{fields['level']}_{fields['action']}", **fields}
+    return {"enabled": True, **correction.to_config()}

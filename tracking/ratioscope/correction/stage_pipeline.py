@@ -1,165 +1,199 @@
-"""What the stages of a general rule do to a batch, and the account of it."""
+"""Application of a rule's stages to a batch, and the account of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratioscope.correction.rule import WEIGHT_LEVELS
-from ratioscope.correction.stage_statistics import Values
+from ratioscope.correction.stage_statistics import StageStatistics
 from ratioscope.correction.stages import CLASSES, STAGE_COUNTS
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.staged import StagedCorrection
+    from ratioscope.correction.stages import Stage
 
 WEIGHT_SLACK = 1e-4
-"""Relative difference up to which a trainer's weight is a general rule's: float32 sums of long rows differ by less."""
+"""Relative difference up to which a trainer's weight is the rule's: float32 sums of long sequences differ by less."""
 
 
 @dataclass(frozen=True)
-class Passed:
-    """A batch after the stages. All are ``(B, T)``.
+class StagedBatch:
+    """A batch after the stages, as :class:`ratioscope.correction.rule.CorrectedBatch` describes it; all ``(B, T)``.
 
     Attributes:
-        raw: float32, the weights before any stage and any clamp.
-        weights: float32, after them; 0 where a token is dropped. Not normalised.
-        before_drop: float32, the same but for what is dropped: what a mean weight is taken of to normalise.
-        kept: bool, valid tokens that the loss still divides by.
-        classes: by name of ``stages.CLASSES``, which valid tokens are in it: bool; each token is in exactly one.
-        low: bool, modified tokens that are in no stage's way but from below.
+        rule: the stages.
+        observation: the batch.
+        raw: float32, weights before any stage and any clamp.
+        weights: float32, weights after the stages; 0 where a token is dropped. Not normalised.
+        before_drop: float32, weights after the stages without dropping: normalisation takes their mean.
+        kept_mask: bool, valid tokens that no stage dropped.
+        classes: bool by name of ``stages.CLASSES``: each valid token is in exactly one.
+        low: bool, modified tokens that only crossed lower bounds.
         high: bool, the other modified tokens.
-        stages: by stage, which valid tokens it finds below and above its bounds.
+        outside: by stage, bool, valid tokens below and above its bounds.
         clamped: bool, valid tokens whose weight's logarithm exceeds the safety clamp.
     """
 
+    rule: StagedCorrection
+    observation: Observation
     raw: torch.Tensor
     weights: torch.Tensor
     before_drop: torch.Tensor
-    kept: torch.Tensor
+    kept_mask: torch.Tensor
     classes: dict[str, torch.Tensor]
     low: torch.Tensor
     high: torch.Tensor
-    stages: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    outside: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     clamped: torch.Tensor
 
     @property
-    def modified(self) -> torch.Tensor:
-        """Which valid tokens are not as they were: bool ``(B, T)``."""
-        return self.low | self.high
+    def valid(self) -> torch.Tensor:
+        """Bool, valid tokens."""
+        return self.observation.valid
 
-    def counts(self) -> torch.Tensor:
-        """Int64 as ``stages.STAGE_COUNTS``."""
-        found: list[torch.Tensor] = []
-        for low, high in self.stages:
-            found += [low.sum(), high.sum(), low.any(dim=-1).sum(), high.any(dim=-1).sum()]
+    @property
+    def log_weights(self) -> torch.Tensor:
+        """Float32, natural logarithms of the weights; minus infinity where a weight is 0."""
+        return self.weights.log()
+
+    @property
+    def positive_mask(self) -> torch.Tensor:
+        """Bool, kept tokens of a weight above 0."""
+        return self.kept_mask & (self.weights > 0)
+
+    @cached_property
+    def loss_weights(self) -> torch.Tensor:
+        """Float32, the weights, divided by their mean over this batch where the rule normalises."""
+        if self.normalizer is None:
+            return self.weights
+        total, n = self.normalizer
+        mean = (total / n.clamp(min=1)).float()
+        return torch.where(mean > 0, self.weights / mean, self.weights)
+
+    @property
+    def loss_mask(self) -> torch.Tensor:
+        """Bool, kept tokens and those without a usable log-probability, whose weight is that of a ratio of 1."""
+        return self.kept_mask | (self.observation.masked_in & ~self.valid)
+
+    @cached_property
+    def normalizer(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Float64 sum and int64 number of the weights whose mean the loss divides by; None without normalisation.
+
+        Weights of tokens, or of sequences where the weight is a sequence's; dropped ones too, since a rejection leaves
+        the weights alone.
+        """
+        if not self.rule.batch_normalize:
+            return None
+        weights = torch.where(self.valid, self.before_drop.double(), 0.0)
+        if self.rule.weight not in {"sequence", "geometric"}:
+            return weights.sum(), self.valid.sum()
+        n = self.observation.n_valid
+        return (weights.sum(dim=-1) / n.clamp(min=1)).sum(), (n > 0).sum()
+
+    @property
+    def stage_counts(self) -> torch.Tensor:
+        """Int64, one for each of ``stages.STAGE_COUNTS``."""
+        counts: list[torch.Tensor] = []
+        for low, high in self.outside:
+            counts += [low.sum(), high.sum(), low.any(dim=-1).sum(), high.any(dim=-1).sum()]
         nothing = torch.zeros_like(self.clamped.sum())
-        found += [nothing] * (len(STAGE_COUNTS) - len(CLASSES) - 2 - len(found))
-        found += [self.clamped.sum(), self.clamped.any(dim=-1).sum()]
-        found += [self.classes[name].sum() for name in CLASSES]
-        return torch.stack(found)
+        counts += [nothing] * (len(STAGE_COUNTS) - len(CLASSES) - 2 - len(counts))
+        counts += [self.clamped.sum(), self.clamped.any(dim=-1).sum()]
+        counts += [self.classes[name].sum() for name in CLASSES]
+        return torch.stack(counts)
+
+    def disagreements(self, applied: torch.Tensor) -> torch.Tensor:
+        """Counts weights of kept tokens that differ from the rule's by more than rounding; all if the shape differs."""
+        expected = self.loss_weights
+        if applied.shape != expected.shape and applied.shape != (len(expected), 1):
+            return self.valid.sum()
+        off = (applied.detach().float() - expected).abs() > WEIGHT_SLACK * expected
+        return (self.kept_mask & (off | (applied.isfinite() != expected.isfinite()))).sum()
 
 
-def through(observation: Observation, rule: Correction) -> Passed:
+class _Effects(NamedTuple):
+    """Weights after some of the stages, and what these did to each token; bool ``(B, T)`` but for the weights."""
+
+    weights: torch.Tensor
+    zeroed: torch.Tensor
+    dropped: torch.Tensor
+    vetoed: torch.Tensor
+    cut_low: torch.Tensor
+    cut_high: torch.Tensor
+
+    def after(self, stage: Stage, low: torch.Tensor, high: torch.Tensor) -> _Effects:
+        """Returns the effects with those of one more stage, which finds tokens below and above its bounds."""
+        hit = low | high
+        if stage.action == "truncate":
+            # A weight of 0 that is raised to a lower bound is 0 no more.
+            lifted = self.zeroed if stage.lower else torch.zeros_like(self.zeroed)
+            return self._replace(
+                weights=self.weights.clamp(min=stage.lower, max=stage.upper),
+                zeroed=self.zeroed & ~lifted,
+                cut_low=self.cut_low | low | lifted,
+                cut_high=self.cut_high | high,
+            )
+        vetoed = self.vetoed | hit if stage.level == "any" else self.vetoed
+        if stage.action == "drop":
+            return self._replace(dropped=self.dropped | hit, vetoed=vetoed)
+        return self._replace(weights=self.weights.masked_fill(hit, 0.0), zeroed=self.zeroed | hit, vetoed=vetoed)
+
+    def classes(self, valid: torch.Tensor, clamped: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns the members of each of ``stages.CLASSES``; a token of several is in the first that is listed here."""
+        members = {
+            "vetoed": self.vetoed & (self.dropped | self.zeroed),
+            "dropped": self.dropped,
+            "zeroed": self.zeroed,
+            "truncated_high": self.cut_high,
+            "truncated_low": self.cut_low,
+            "clamped": clamped,
+        }
+        remaining, classes = valid, {}
+        for name, tokens in members.items():
+            classes[name] = remaining & tokens
+            remaining = remaining & ~tokens
+        return {**classes, "kept": remaining}
+
+
+def apply_stages(observation: Observation, rule: StagedCorrection) -> StagedBatch:
     """Sends a batch through a rule's stages, without a host sync.
 
     Every stage decides on the raw values of all valid tokens, so no stage hides what a later one finds; their actions
-    follow one another. A token without a usable log-probability has a log-ratio of 0 and is in no row's statistic.
+    follow one another. A token without a usable log-probability has a log-ratio of 0 and is in no sequence's statistic.
 
     Args:
         observation: the batch.
-        rule: one with stages.
+        rule: the stages, and the weight they act on.
 
     Raises:
-        ValueError: if a stage goes by the advantage, and the batch has none.
+        ValueError: if a stage decides by the advantage, and the batch has none.
     """
-    values = Values(observation, rule.log_clamp)
-    valid = values.valid
-    nowhere = torch.zeros_like(valid)
-    if rule.weight == "one":
-        source = torch.zeros_like(observation.log_ratio)
-        clamped = nowhere
-    else:
-        source = values.source(WEIGHT_LEVELS[rule.weight])
-        beyond = nowhere if rule.log_clamp is None else source.abs() > rule.log_clamp
-        clamped = beyond & valid
-    weights = values.clamped(source).exp().expand(valid.shape)
-    raw = source.exp().expand(valid.shape)
-    found = tuple(values.outside(stage) for stage in rule.stages)
-    zeroed = dropped = vetoed = cut_low = cut_high = from_above = nowhere
-    for stage, (low, high) in zip(rule.stages, found, strict=True):
-        hit = low | high
+    statistics = StageStatistics(observation, rule.log_clamp)
+    valid, nowhere = observation.valid, torch.zeros_like(observation.valid)
+    log_weight = statistics.log_weight(rule.weight)
+    clamped = nowhere if rule.log_clamp is None else (log_weight.abs() > rule.log_clamp) & valid
+    outside = tuple(statistics.outside(stage) for stage in rule.stages)
+    effects = _Effects(statistics.clamped(log_weight).exp().expand(valid.shape), *(nowhere,) * 5)
+    from_above = clamped & (log_weight > 0)
+    for stage, (low, high) in zip(rule.stages, outside, strict=True):
+        effects = effects.after(stage, low, high)
         from_above = from_above | high
-        if stage.action == "truncate":
-            weights = weights.clamp(min=stage.lower, max=stage.upper)
-            lifted = zeroed if stage.lower else nowhere  # a weight of 0 that is raised to the bound is 0 no more
-            cut_low, cut_high, zeroed = cut_low | low | lifted, cut_high | high, zeroed & ~lifted
-            continue
-        vetoed = vetoed | hit if stage.level == "any" else vetoed
-        if stage.action == "drop":
-            dropped = dropped | hit
-        else:
-            weights = weights.masked_fill(hit, 0.0)
-            zeroed = zeroed | hit
-    kept = valid & ~dropped
-    rest, classes = valid, {}
-    by_class = {
-        "vetoed": vetoed & (dropped | zeroed),
-        "dropped": dropped,
-        "zeroed": zeroed,
-        "truncated_high": cut_high,
-        "truncated_low": cut_low,
-        "clamped": clamped,
-    }
-    for name, members in by_class.items():
-        classes[name] = rest & members
-        rest = rest & ~members
-    classes["kept"] = rest
-    modified = valid & ~rest
-    high = modified & (from_above | (clamped & (source > 0)))
-    return Passed(
-        raw=raw,
-        weights=weights.masked_fill(dropped, 0.0),
-        before_drop=weights,
-        kept=kept,
+    classes = effects.classes(valid, clamped)
+    modified = valid & ~classes["kept"]
+    return StagedBatch(
+        rule=rule,
+        observation=observation,
+        raw=log_weight.exp().expand(valid.shape),
+        weights=effects.weights.masked_fill(effects.dropped, 0.0),
+        before_drop=effects.weights,
+        kept_mask=valid & ~effects.dropped,
         classes=classes,
-        low=modified & ~high,
-        high=high,
-        stages=found,
+        low=modified & ~from_above,
+        high=modified & from_above,
+        outside=outside,
         clamped=clamped,
     )
-
-
-def normalizer(passed: Passed, rule: Correction, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of the weights that a mean is taken of to normalise, float64, and how many they are, int64.
-
-    Tokens, or rows where the weight is of rows; dropped ones too, since a rejection leaves the weights alone.
-    """
-    if rule.weight in {"sequence", "geometric"}:
-        live = valid.any(dim=-1)
-        n = valid.sum(dim=-1).clamp(min=1)
-        of_row = torch.where(valid, passed.before_drop.double(), 0.0).sum(dim=-1) / n
-        return of_row.sum(), live.sum()
-    return torch.where(valid, passed.before_drop.double(), 0.0).sum(), valid.sum()
-
-
-def normalized(passed: Passed, rule: Correction, valid: torch.Tensor) -> torch.Tensor:
-    """The weights that the loss uses: divided by their mean over this batch where the rule says so."""
-    if not rule.batch_normalize:
-        return passed.weights
-    total, n = normalizer(passed, rule, valid)
-    mean = (total / n.clamp(min=1)).float()
-    return torch.where(mean > 0, passed.weights / mean, passed.weights)
-
-
-def disagreements(
-    observation: Observation, passed: Passed, correction: Correction, applied: torch.Tensor
-) -> torch.Tensor:
-    """How many weights of kept tokens are not the rule's, but for what frameworks add up differently: int64."""
-    expected = normalized(passed, correction, observation.valid)
-    if applied.shape != expected.shape and applied.shape != (len(expected), 1):
-        return observation.valid.sum()
-    off = (applied.detach().float() - expected).abs() > WEIGHT_SLACK * expected
-    return (passed.kept & (off | (applied.isfinite() != expected.isfinite()))).sum()

@@ -1,39 +1,67 @@
-"""The statistics that stages decide on."""
+"""Statistics that stages decide on."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
+from ratioscope.correction.stages import WEIGHT_LEVELS
 from ratioscope.numerics import FLOAT32_MAX, halves, row_sum
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
+    from ratioscope.correction.staged import Weight
     from ratioscope.correction.stages import Stage
 
 _LEAST_PROBABILITY = 1e-12
-"""Keeps the logarithms of a coin's two sides finite."""
+"""Keeps the logarithms of both sides of a coin finite."""
 
 
-class Values:
-    """The statistics of one batch, without a host sync.
+class StageStatistics:
+    """Statistics of one batch at every level, without a host sync.
 
     Args:
         observation: the batch.
-        log_clamp: the log-ratio is clamped to plus or minus this before anything is computed of it, and a row's
+        log_clamp: the log-ratio is clamped to plus or minus this before anything is computed of it, and a sequence's
             logarithm after it was summed; None for no clamp.
     """
 
     def __init__(self, observation: Observation, log_clamp: float | None) -> None:
         self._observation = observation
-        self.valid = observation.valid
-        self.n = self.valid.sum(dim=-1, keepdim=True)
+        self._valid = observation.valid
+        self._n = observation.n_valid.unsqueeze(-1).clamp(min=1)
         self._clamp = log_clamp
-        self._of_segment: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def source(self, level: str) -> torch.Tensor:
-        """Log-ratio at a level of the ratio, before the clamp: float32, ``(B, T)`` or ``(B, 1)``."""
+    def log_weight(self, weight: Weight) -> torch.Tensor:
+        """Returns the logarithm of a rule's weight before the clamp: float32, ``(B, T)`` or ``(B, 1)``."""
+        if weight == "one":
+            return torch.zeros_like(self._observation.log_ratio)
+        return self._log_ratio(WEIGHT_LEVELS[weight])
+
+    def clamped(self, log_ratio: torch.Tensor) -> torch.Tensor:
+        """Returns logarithms after the safety clamp."""
+        return log_ratio if self._clamp is None else log_ratio.clamp(-self._clamp, self._clamp)
+
+    def outside(self, stage: Stage) -> tuple[torch.Tensor, torch.Tensor]:
+        """Finds the valid tokens below and above a stage's bounds, whatever other stages do: bool ``(B, T)``.
+
+        Raises:
+            ValueError: if the stage decides by the advantage, and the batch has none.
+        """
+        values = self._values(stage)
+        none = torch.zeros_like(values, dtype=torch.bool)
+        low = none if stage.lower is None else values < stage.lower
+        high = none if stage.upper is None else values > stage.upper
+        if stage.level == "any":
+            low, high = ((side & self._valid).any(dim=-1, keepdim=True) for side in (low, high))
+            low = low & ~high  # a sequence with tokens on both sides counts as above
+        acts = self._valid if stage.advantage == "both" else self._valid & self._acts(stage)
+        return low & acts, high & acts
+
+    def _log_ratio(self, level: str) -> torch.Tensor:
+        """Returns the log-ratio at a level of the ratio, before the clamp: float32, ``(B, T)`` or ``(B, 1)``."""
         d = self._observation.log_ratio
         if level == "token":
             return d
@@ -41,47 +69,31 @@ class Values:
             return self._row_max(d)
         if level == "segment":
             return self._by_segment(d.double())
-        total = row_sum(d.double()).unsqueeze(-1)
-        if level == "geometric":
-            total = total / self.n.clamp(min=1)
-        return total.clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
-
-    def clamped(self, log_ratio: torch.Tensor) -> torch.Tensor:
-        """After the safety clamp."""
-        return log_ratio if self._clamp is None else log_ratio.clamp(-self._clamp, self._clamp)
-
-    def outside(self, stage: Stage) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which valid tokens a stage finds below and above its bounds, whatever other stages do: bool ``(B, T)``."""
-        values = self._values(stage)
-        none = torch.zeros_like(values, dtype=torch.bool)
-        low = none if stage.lower is None else values < stage.lower
-        high = none if stage.upper is None else values > stage.upper
-        if stage.level == "any":
-            low, high = ((side & self.valid).any(dim=-1, keepdim=True) for side in (low, high))
-            low = low & ~high  # a row is on one side
-        acts = self.valid & self._acts(stage)
-        return low & acts, high & acts
+        total = self._observation.row_log_ratio.unsqueeze(-1)
+        return _float32(total / self._n if level == "geometric" else total)
 
     def _values(self, stage: Stage) -> torch.Tensor:
-        """The statistic at the stage's level, float32; meaningless for a row without a valid token."""
+        """Returns the statistic at the stage's level, float32; meaningless for a sequence without a valid token."""
         level = "token" if stage.level == "any" else stage.level
         if stage.statistic == "ratio":
-            return self.clamped(self.source(level)).exp()
-        of_token = self._of_token(stage.statistic).clamp(-FLOAT32_MAX, FLOAT32_MAX)
+            return self.clamped(self._log_ratio(level)).exp()
+        by_token = self._by_token(stage.statistic).clamp(-FLOAT32_MAX, FLOAT32_MAX)
         if level == "token":
-            return of_token.float()
+            return by_token.float()
         if level == "max":
-            return self._row_max(of_token.float())
+            return self._row_max(by_token.float())
         if level == "segment":
-            return self._by_segment(of_token)
-        total = row_sum(of_token).unsqueeze(-1)
-        return (total / self.n.clamp(min=1) if level == "mean" else total).float()
+            return self._by_segment(by_token)
+        total = row_sum(by_token).unsqueeze(-1)
+        return (total / self._n if level == "mean" else total).float()
 
-    def _of_token(self, statistic: str) -> torch.Tensor:
-        """A statistic other than the ratio, float64 ``(B, T)``, 0 where not valid."""
+    def _by_token(self, statistic: str) -> torch.Tensor:
+        """Returns a statistic other than the ratio: float64 ``(B, T)``, 0 where not valid."""
+        # float64: k3 of nearly equal policies is a difference of nearly equal numbers. Each but the last is 0 where d
+        # is, so it needs no mask.
         d = self.clamped(self._observation.log_ratio).double()
         if statistic in {"binary_kl", "probability_difference", "abs_probability_difference"}:
-            return torch.where(self.valid, self._of_probabilities(statistic), 0.0)
+            return torch.where(self._valid, self._of_probabilities(statistic), 0.0)
         if statistic == "k1":
             return -d
         if statistic == "k2":
@@ -94,7 +106,7 @@ class Values:
             return d.expm1().abs()
         if statistic == "squared_gap":
             return d.square()
-        return torch.where(self.valid, d.abs().exp(), 0.0)
+        return torch.where(self._valid, d.abs().exp(), 0.0)
 
     def _of_probabilities(self, statistic: str) -> torch.Tensor:
         p, q = self._observation.train.double().exp(), self._observation.rollout.double().exp()
@@ -105,29 +117,26 @@ class Values:
         return torch.maximum(p * heads + (1.0 - p) * tails, -q * heads - (1.0 - q) * tails)
 
     def _row_max(self, values: torch.Tensor) -> torch.Tensor:
-        padded = torch.nn.functional.pad(torch.where(self.valid, values, -torch.inf), (0, 1), value=-torch.inf)
+        # One more column, because amax refuses a batch without any.
+        padded = torch.nn.functional.pad(torch.where(self._valid, values, -torch.inf), (0, 1), value=-torch.inf)
         return padded.amax(dim=-1, keepdim=True)
 
-    def _by_segment(self, values: torch.Tensor) -> torch.Tensor:
-        """Mean over each run of masked-in tokens, at each of its tokens: float32 ``(B, T)``."""
-        if self._of_segment is None:
-            masked_in = self._observation.masked_in
-            begins = masked_in & ~torch.nn.functional.pad(masked_in[:, :-1], (1, 0))[:, : masked_in.shape[-1]]
-            segment = begins.cumsum(dim=-1)
-            self._of_segment = segment, self._added(self.valid.double(), segment).clamp(min=1.0)
-        segment, n = self._of_segment
-        coarse, rest = halves(values)
-        total = self._added(coarse, segment) + self._added(rest, segment)
-        return (total / n).clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
+    @cached_property
+    def _segments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Number of each token's run of masked-in tokens, int64 ``(B, T)``, and float64 valid tokens of that run."""
+        masked_in = self._observation.masked_in
+        starts = masked_in & ~torch.nn.functional.pad(masked_in[:, :-1], (1, 0))[:, : masked_in.shape[-1]]
+        segment = starts.cumsum(dim=-1)
+        return segment, _segment_sum(self._valid.double(), segment).clamp(min=1.0)
 
-    @staticmethod
-    def _added(values: torch.Tensor, segment: torch.Tensor) -> torch.Tensor:
-        width = segment.shape[-1] + 1
-        return values.new_zeros(len(values), width).scatter_add_(1, segment, values).gather(1, segment)
+    def _by_segment(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns the mean over each run of masked-in tokens, at each of its tokens: float32 ``(B, T)``."""
+        segment, n = self._segments
+        coarse, rest = halves(values)  # each sums exactly, so that the order of the scatter is immaterial
+        return _float32((_segment_sum(coarse, segment) + _segment_sum(rest, segment)) / n)
 
     def _acts(self, stage: Stage) -> torch.Tensor:
-        if stage.advantage == "both":
-            return torch.ones((), dtype=torch.bool, device=self.valid.device)
+        """Finds the tokens that a stage may act on by their advantage: bool ``(B, T)`` or ``(B, 1)``."""
         if self._observation.advantages is None:
             msg = f"got no advantages; expected one for each row, since a stage {stage.words()}"
             raise ValueError(msg)
@@ -135,3 +144,14 @@ class Values:
         if stage.advantage == "outward":
             return advantage * self._observation.log_ratio > 0
         return advantage > 0 if stage.advantage == "positive" else advantage < 0
+
+
+def _segment_sum(values: torch.Tensor, segment: torch.Tensor) -> torch.Tensor:
+    """Returns the sum over each segment, at each of its tokens."""
+    width = segment.shape[-1] + 1
+    return values.new_zeros(len(values), width).scatter_add_(1, segment, values).gather(1, segment)
+
+
+def _float32(values: torch.Tensor) -> torch.Tensor:
+    """Rounds to float32; what exceeds its range becomes its largest finite number, not an infinity."""
+    return values.clamp(-FLOAT32_MAX, FLOAT32_MAX).float()

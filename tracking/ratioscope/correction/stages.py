@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ratioscope.correction.checks import check_choice, checked_bound, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +29,9 @@ STAGE_COUNTS: tuple[str, ...] = (
 )
 """What the stages of a general rule do, in this order: what each finds outside its bounds by itself, what the safety
 clamp reaches, and what becomes of the tokens in the end. 0 under the short form."""
+
+WEIGHT_LEVELS = {"token": "token", "sequence": "product", "geometric": "geometric", "segment": "segment"}
+"""Level of the ratio that each weight is, at which a stage can truncate it; a weight of 1 has none."""
 
 Statistic = Literal[
     "ratio",
@@ -99,10 +102,10 @@ class Stage:
         check_choice("advantage", self.advantage, get_args(Side))
         levels = OF_RATIO if self.statistic == "ratio" else OF_OTHERS
         if self.level not in levels:
-            msg = f"got level={self.level!r} of statistic={self.statistic!r}; expected one of {choices(sorted(levels))}"
+            msg = f"got level={self.level!r} of statistic={self.statistic!r}; expected one of {listed(sorted(levels))}"
             raise ValueError(msg)
         for name in ("lower", "upper"):
-            object.__setattr__(self, name, _checked_bound(name, getattr(self, name)))
+            object.__setattr__(self, name, checked_bound(name, getattr(self, name)))
         if self.lower is None and self.upper is None:
             msg = "got a stage without a bound, which changes nothing; give lower, upper or both"
             raise ValueError(msg)
@@ -160,34 +163,3 @@ class Stage:
     def from_json(cls, data: Mapping[str, Any]) -> Stage:
         """Inverse of :meth:`to_json`."""
         return cls(**data)
-
-
-def choices(names: list[str] | tuple[str, ...]) -> str:
-    """Names as an error lists them."""
-    return ", ".join(map(repr, names))
-
-
-def check_choice(name: str, value: object, names: tuple[str, ...]) -> None:
-    """Raises if a value is none of the names, and says which is near.
-
-    Raises:
-        ValueError: if so.
-    """
-    if value in names:
-        return
-    near = difflib.get_close_matches(str(value), names, n=1)
-    msg = f"got {name}={value!r}; expected one of {choices(names)}"
-    raise ValueError(f"{msg}. Did you mean {near[0]!r}?" if near else msg)
-
-
-def _checked_bound(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        msg = f"got {name}={value!r}; expected a finite number, or None for an open side"
-        raise ValueError(msg)
-    return number

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 
-from ratioscope.batch.observation import Observation, check_batch, step_log_ratio
-from ratioscope.batch.packing import padded
-from ratioscope.correction.stage_pipeline import normalized, through
+from ratioscope.batch.observation import Observation
 
 if TYPE_CHECKING:
     from ratioscope.batch.packing import Packing
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import CorrectedBatch, Rule
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,27 @@ class Weighed:
     weights: torch.Tensor
     mask: torch.Tensor
 
+    @classmethod
+    def from_batch(cls, corrected: CorrectedBatch, packing: Packing | None, *, total: int) -> Self:
+        """Reads weights and mask off a corrected batch, packed again where it was packed.
+
+        Args:
+            corrected: the batch under the rule.
+            packing: where the rows lie in the packed vector; None for ``(B, T)``.
+            total: length of the packed vector.
+        """
+        weights, mask = corrected.loss_weights, corrected.loss_mask
+        if packing is None:
+            return cls(weights, mask)
+        return cls(packing.unpad(weights, total=total), packing.unpad(mask, total=total, outside=False))
+
 
 def correct(
     train_logps: torch.Tensor,
     rollout_logps: torch.Tensor,
     mask: torch.Tensor,
     *,
-    correction: Correction,
+    correction: Rule,
     advantages: torch.Tensor | None = None,
     packing: Packing | None = None,
 ) -> torch.Tensor:
@@ -72,7 +84,7 @@ def weigh(
     rollout_logps: torch.Tensor,
     mask: torch.Tensor,
     *,
-    correction: Correction,
+    correction: Rule,
     advantages: torch.Tensor | None = None,
     packing: Packing | None = None,
 ) -> Weighed:
@@ -90,26 +102,43 @@ def weigh(
         ValueError: if the shapes differ or are not two-dimensional, or a rule goes by the advantage and got none.
         TypeError: if the log-probabilities are not floating-point tensors.
     """
-    if packing is not None:
-        total = len(train_logps)
-        train_logps, rollout_logps, mask = padded(
-            packing, train_logps=train_logps, rollout_logps=rollout_logps, mask=mask
-        )
-        done = weigh(train_logps, rollout_logps, mask, correction=correction, advantages=advantages)
-        return Weighed(packing.unpad(done.weights, total=total), packing.unpad(done.mask, total=total, outside=False))
-    if correction.is_general:
-        observation = Observation.of(train_logps, rollout_logps, mask, advantages=advantages)
-        return weighed(observation, correction)
-    check_batch(train_logps, rollout_logps, mask)
-    log_ratio = step_log_ratio(train_logps.detach().float(), rollout_logps.detach().float(), mask)
-    return Weighed(correction.apply(correction.raw_ratio(log_ratio)), mask.detach() != 0)
+    corrected = apply_rule(
+        train_logps, rollout_logps, mask, correction=correction, advantages=advantages, packing=packing
+    )
+    return Weighed.from_batch(corrected, packing, total=len(train_logps))
 
 
-def weighed(observation: Observation, correction: Correction) -> Weighed:
-    """The same of a rule of stages on a batch that was checked.
+def apply_rule(
+    train_logps: torch.Tensor,
+    rollout_logps: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    correction: Rule,
+    advantages: torch.Tensor | None = None,
+    token_ids: torch.Tensor | None = None,
+    packing: Packing | None = None,
+) -> CorrectedBatch:
+    """Checks a batch once and applies a rule to it: both weights for the loss and counts can be read off the result.
 
-    A token without a usable log-probability stays in the mask, with the weight of a ratio of exactly 1.
+    Args:
+        train_logps: as for :func:`weigh`, as the other arguments.
+        rollout_logps: log-probabilities under the engine.
+        mask: completion tokens.
+        correction: the rule.
+        advantages: advantage of each row.
+        token_ids: ids of the sampled tokens, to name the worst of them.
+        packing: where the rows lie, for ``(N,)`` tensors.
+
+    Raises:
+        ValueError: as for :func:`weigh`.
+        TypeError: if the log-probabilities or the mask are no tensors: lists have no place in a loss.
     """
-    passed = through(observation, correction)
-    unscored = observation.masked_in & ~observation.valid
-    return Weighed(normalized(passed, correction, observation.valid), passed.kept | unscored)
+    for name, values in (("train_logps", train_logps), ("rollout_logps", rollout_logps), ("mask", mask)):
+        if not isinstance(values, torch.Tensor):
+            kind = "a tensor" if name == "mask" else "a floating-point tensor"
+            msg = f"got {name} of type {type(values).__name__}; expected {kind} of shape (B, T)"
+            raise TypeError(msg)
+    observation = Observation.of(
+        train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids, packing=packing
+    )
+    return correction.correct(observation)

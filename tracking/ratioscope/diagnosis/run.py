@@ -15,7 +15,7 @@ from ratioscope.diagnosis.trend import find_jump, is_growing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
     from ratioscope.runs.foreign.names import Name
 
@@ -68,7 +68,7 @@ class Run:
         windows: Iterable[Pool],
         config: Mapping[str, Any],
         *,
-        correction: Correction | None = None,
+        correction: Rule | None = None,
         foreign: Mapping[str, Name] | None = None,
     ) -> None:
         self.config = config
@@ -96,7 +96,7 @@ class Run:
         parts: Sequence[Pool],
         config: Mapping[str, Any],
         *,
-        correction: Correction | None,
+        correction: Rule | None,
         without_tokens: list[int],
     ) -> Run:
         """A run whose windows are already pooled by :func:`pooled_with`.

@@ -141,9 +141,10 @@ def _modified_by(view: View, action: str, classes: tuple[str, ...]) -> float | N
     fraction = modified(view)
     if fraction is None or view.correction is None:
         return None
-    if view.correction.is_general:
+    bounds = view.correction.bounds
+    if bounds is None:
         return sum(view.counts[f"class/{name}"] for name in classes) / view.counts["token/n"]
-    return fraction if view.correction.action == action else 0.0
+    return fraction if bounds.action == action else 0.0
 
 
 def gradient_removed(view: View) -> float | None:

@@ -36,8 +36,8 @@ def _of_stage(stage: int, *sides: str, n: str = "token/n") -> Formula:
 
 def _of_general(slot: str, n: str = "token/n") -> Formula:
     def formula(view: View) -> float | None:
-        general = view.correction is not None and view.correction.is_general
-        return view.fraction(slot, n) if general else None
+        has_classes = view.correction is not None and view.correction.bounds is None
+        return view.fraction(slot, n) if has_classes else None
 
     return formula
 

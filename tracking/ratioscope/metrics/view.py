@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 QUANTILES = {
     "p001": 0.001,
@@ -51,7 +51,7 @@ class View:
         top_log_ratios: the largest row log-ratios, descending.
     """
 
-    correction: Correction | None
+    correction: Rule | None
     level: str
     trusted: bool
     sums: Mapping[str, float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratioscope.batch.observation import Logps, Mask, Observation
-from ratioscope.correction.weights import correct
+from ratioscope.correction.weights import Weighed, apply_rule
 from ratioscope.recording.windows import Windows
 from ratioscope.summary.drift import drift_summary
 from ratioscope.summary.noise import noise_summary
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from ratioscope.batch.packing import Packing
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 
 class Observer:
@@ -32,7 +32,7 @@ class Observer:
         correction: the rule.
     """
 
-    def __init__(self, correction: Correction | None, *, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, correction: Rule | None, *, group: dist.ProcessGroup | None = None) -> None:
         self.correction = correction
         self._windows = Windows(correction, group)
 
@@ -165,17 +165,17 @@ class Observer:
             msg = "got correct() on a recorder without a correction; pass correction=Correction(...) to Recorder, "
             msg += "or call observe() to watch raw ratios only"
             raise ValueError(msg)
-        weights = correct(
-            train_logps, rollout_logps, mask, correction=self.correction, advantages=advantages, packing=packing
-        )
-        self.observe(
+        corrected = apply_rule(
             train_logps,
             rollout_logps,
             mask,
+            correction=self.correction,
             advantages=advantages,
             token_ids=token_ids,
-            applied=weights,
             packing=packing,
-            split=split,
         )
+        weights = Weighed.from_batch(corrected, packing, total=len(train_logps)).weights
+        with self._windows.counting_failure(split):
+            summary = RatioSummary.observe(corrected.observation, correction=self.correction, corrected=corrected)
+        self._windows.add(split, summary)
         return weights

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import torch.distributed as dist
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 
 class Recorder(Observer):
@@ -78,7 +78,7 @@ class Recorder(Observer):
         self,
         *,
         report_to: ReportTo = None,
-        correction: Correction | None = None,
+        correction: Rule | None = None,
         config: Mapping[str, Any] | None = None,
         output_dir: str | Path | None = None,
         run_name: str | None = None,

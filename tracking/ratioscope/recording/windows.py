@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch.distributed as dist
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 
 MOST_UNMERGED = 8
@@ -31,7 +31,7 @@ class Windows:
         group: process group to merge over; None for the default one.
     """
 
-    def __init__(self, correction: Correction | None, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, correction: Rule | None, group: dist.ProcessGroup | None) -> None:
         self._correction = correction
         self._group = group
         self._open: dict[str, list[RatioSummary]] = {}

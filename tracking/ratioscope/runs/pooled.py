@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.diagnosis.evaluate import diagnose
 from ratioscope.diagnosis.pool import Pool
 from ratioscope.diagnosis.run import Run, pooled_with
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ratioscope.correction.rule import Rule
     from ratioscope.diagnosis.findings import Diagnosis
     from ratioscope.runs.timeline import Timeline
 
@@ -50,9 +51,9 @@ class Pooled:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
-        self._rules: dict[Correction | None, None] = {}
+        self._rules: dict[Rule | None, None] = {}
         self._last: Any = ()
-        self._correction: Correction | None = None
+        self._correction: Rule | None = None
         self._parts: list[_Chunk] = []
         self._span = 1
         self._without_tokens: list[int] = []
@@ -124,7 +125,7 @@ class _Chunk:
     def __init__(self) -> None:
         self.windows = 0
         self.first = self.last = 0
-        self.rules: set[Correction | None] = set()
+        self.rules: set[Rule | None] = set()
         self._maxima, self._sums, self._counts = array("d"), array("d"), array("q")
         self._histograms = [np.zeros(histogram.N_BUCKETS, dtype=np.int64) for _ in HISTOGRAMS]
         self._lengths = [np.zeros(N_LENGTHS, dtype=np.int64) for _ in LENGTH_COUNTS]
@@ -136,7 +137,7 @@ class _Chunk:
         self,
         stored: Mapping[str, Any],
         counts_of: Callable[[str], NDArray[np.int64]],
-        correction: Correction | None,
+        correction: Rule | None,
     ) -> None:
         """Adds the window that follows."""
         state = stored["state"]

@@ -25,12 +25,13 @@ class Reduced(NamedTuple):
     """What a kernel makes of a batch.
 
     Attributes:
-        state: all of it, with what a short-form rule at the level of tokens did; any other rule's part is as if there
-            were none.
+        state: all of it.
         n: int64 ``(B,)`` valid tokens of each row.
         row_d: float64 ``(B,)`` sums of log-ratios, exact and then rounded to float32.
+        counts_rule: whether the state has what the rule did; otherwise it is as if there were no rule.
     """
 
     state: State
     n: torch.Tensor
     row_d: torch.Tensor
+    counts_rule: bool

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
 
 
 def aside(
-    correction: Correction | None,
+    correction: Rule | None,
     device: torch.device,
     *,
     maxima: Mapping[str, torch.Tensor] | None = None,

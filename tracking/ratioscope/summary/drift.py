@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ratioscope.batch.packing import Packing
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.summary.summary import RatioSummary
 
 
@@ -29,7 +29,7 @@ def drift_summary(
     *,
     epsilon: Sequence[float] | None = None,
     packing: Packing | None = None,
-    correction: Correction | None = None,
+    correction: Rule | None = None,
 ) -> RatioSummary:
     """A summary that holds the drift of one batch and nothing else, made without a host sync.
 

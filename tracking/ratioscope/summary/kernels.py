@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from ratioscope.batch.observation import Observation
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.state.arrays import Reduced
 
 GROUP = "ratioscope.kernels"
@@ -45,7 +45,7 @@ class Kernel(Protocol):
     """Reduces a batch as :func:`ratioscope.summary.reduce.reduce` does."""
 
     def __call__(
-        self, observation: Observation, correction: Correction | None, applied: torch.Tensor | None
+        self, observation: Observation, correction: Rule | None, applied: torch.Tensor | None
     ) -> Reduced | None:
         """The batch, reduced; None to leave it to the plain path."""
         ...
@@ -95,7 +95,7 @@ class _Maker:
 _makers: dict[str, _Maker] = {}
 
 
-def reduced(observation: Observation, correction: Correction | None, applied: torch.Tensor | None) -> Reduced | None:
+def reduced(observation: Observation, correction: Rule | None, applied: torch.Tensor | None) -> Reduced | None:
     """A batch reduced by its device's kernel; None if there is none, not yet, or not for this batch."""
     device = observation.given[0].device.type
     maker = _maker(device)

@@ -15,7 +15,7 @@ from ratioscope.summary.aside import aside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.summary.summary import RatioSummary
 
 
@@ -25,7 +25,7 @@ def noise_summary(
     train_logps: Logps,
     mask: torch.Tensor | Sequence[Sequence[int]],
     *,
-    correction: Correction | None = None,
+    correction: Rule | None = None,
 ) -> RatioSummary:
     """A summary that holds the noise of one batch and nothing else, made without a host sync.
 

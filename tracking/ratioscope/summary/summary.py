@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ratioscope.batch.packing import Packing
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import CorrectedBatch, Rule
 
 _SIZES = (
     len(MAXIMA),
@@ -59,7 +59,7 @@ class RatioSummary:
         top: the largest row log-ratios, the worst tokens and the worst rows.
     """
 
-    correction: Correction | None
+    correction: Rule | None
     maxima: torch.Tensor
     sums: torch.Tensor
     counts: torch.Tensor
@@ -68,7 +68,7 @@ class RatioSummary:
     top: Top
 
     @classmethod
-    def empty(cls, correction: Correction | None = None, *, device: torch.device | str = "cpu") -> RatioSummary:
+    def empty(cls, correction: Rule | None = None, *, device: torch.device | str = "cpu") -> RatioSummary:
         """The identity of :meth:`merge`."""
         maxima = torch.full((len(MAXIMA),), -torch.inf, dtype=torch.float64, device=device)
         maxima[slots.GENERATIONS] = 0.0
@@ -85,7 +85,12 @@ class RatioSummary:
     @classmethod
     @torch.no_grad()
     def observe(
-        cls, observation: Observation, *, correction: Correction | None = None, applied: torch.Tensor | None = None
+        cls,
+        observation: Observation,
+        *,
+        correction: Rule | None = None,
+        applied: torch.Tensor | None = None,
+        corrected: CorrectedBatch | None = None,
     ) -> RatioSummary:
         """Reduces one batch on its device, without a host sync.
 
@@ -94,8 +99,9 @@ class RatioSummary:
             correction: the rule whose effect is to be counted.
             applied: the weights that the loss really uses, ``(B, T)`` or ``(B, 1)``. Where one of them is not the
                 rule's to the bit, statistics of corrected weights are withheld.
+            corrected: what the rule did to this batch, where that is known already.
         """
-        return cls(correction, *reduction.reduce(observation, correction, applied=applied))
+        return cls(correction, *reduction.reduce(observation, correction, applied=applied, corrected=corrected))
 
     def merge(self, *others: RatioSummary) -> RatioSummary:
         """All summaries' observations as one, on this summary's device. Generations add up.
@@ -125,7 +131,7 @@ class RatioSummary:
         return torch.cat([self.maxima, self.sums, *integers, self.top.pack()])
 
     @classmethod
-    def unpack(cls, packed: torch.Tensor, *, correction: Correction | None = None) -> RatioSummary:
+    def unpack(cls, packed: torch.Tensor, *, correction: Rule | None = None) -> RatioSummary:
         """Inverse of :meth:`pack`; the correction is not part of the vector.
 
         Raises:
@@ -222,7 +228,7 @@ class RatioSummary:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], *, correction: Correction | None) -> RatioSummary:
+    def from_json(cls, data: Mapping[str, Any], *, correction: Rule | None) -> RatioSummary:
         """Inverse of :meth:`to_json`; unknown names are ignored, and what is missing is nothing observed."""
         maxima = [float(data["maxima"].get(name, -np.inf)) for name in MAXIMA]
         sums = [float(data["sums"].get(name, 0.0)) for name in SUMS]
@@ -246,7 +252,7 @@ def summarize(
     rollout_logps: Logps,
     mask: Mask,
     *,
-    correction: Correction | None = None,
+    correction: Rule | None = None,
     advantages: torch.Tensor | Sequence[float] | None = None,
     token_ids: torch.Tensor | Sequence[torch.Tensor] | None = None,
     packing: Packing | None = None,
@@ -278,7 +284,7 @@ def _total(parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(parts).sum(dim=0)
 
 
-def common_correction(one: Correction | None, other: Correction | None) -> Correction | None:
+def common_correction(one: Rule | None, other: Rule | None) -> Rule | None:
     """The rule of two summaries that are to be one.
 
     Raises:

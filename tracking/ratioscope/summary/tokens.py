@@ -8,7 +8,7 @@ Positions without a valid token hold a log-ratio of 0, so sums of terms that van
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,13 +16,11 @@ from ratioscope.numerics import dot, row_sum
 from ratioscope.state import histogram
 from ratioscope.summary.alignment import lag_sums
 from ratioscope.summary.positions import Positions, no_place_sums, place_sums
-from ratioscope.summary.rule_effect import Corrected, corrected
 from ratioscope.summary.tally import BANDS, Named, Tally, largest
 from ratioscope.summary.worst_tokens import WorstTokens, completion_numbers, find_worst_tokens
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
-    from ratioscope.correction.rule import Correction
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class TokenPart:
         numbers: int64 ``(B,)``, see :func:`ratioscope.summary.worst_tokens.completion_numbers`.
         places: sums and counts by place.
         worst: where the worst tokens are.
-        corrected: what a rule at the level of tokens did; None for any other.
     """
 
     tally: Tally
@@ -53,12 +50,9 @@ class TokenPart:
     numbers: torch.Tensor
     places: tuple[torch.Tensor, torch.Tensor]
     worst: WorstTokens
-    corrected: Corrected | None
 
 
-def token_part(
-    observation: Observation, correction: Correction | None, *, applied: torch.Tensor | None = None
-) -> TokenPart:
+def token_part(observation: Observation) -> TokenPart:
     """Reduces the tokens of one batch."""
     valid, device = observation.valid, observation.valid.device
     d = observation.log_ratio.double()
@@ -68,9 +62,6 @@ def token_part(
     inside = valid.double()
     tally.level("token", d, abs_d, inside)
     _tokens(tally, observation, d, abs_d, inside)
-    by_rule = None
-    if is_by_token(correction):
-        by_rule = corrected(tally, observation, correction, applied, log_ratio=observation.log_ratio, valid=valid)
     if valid.shape[-1]:
         places = Positions.from_observation(observation)
         numbers = completion_numbers(observation, places)
@@ -83,21 +74,15 @@ def token_part(
     return TokenPart(
         tally=tally,
         histogram=histogram.count(observation.log_ratio, valid),
-        n=valid.sum(dim=-1),
-        d=row_sum(d),
+        n=observation.n_valid,
+        d=observation.row_log_ratio,
         abs_d=row_sum(abs_d),
         train=observation.train.double().sum(dim=-1),
         rollout=observation.rollout.double().sum(dim=-1),
         numbers=numbers,
         places=by_place,
         worst=worst,
-        corrected=by_rule,
     )
-
-
-def is_by_token(correction: Correction | None) -> TypeGuard[Correction]:
-    """Whether it is a short-form rule that looks at each token by itself."""
-    return correction is not None and not correction.is_general and correction.level == "token"
 
 
 def _validity(observation: Observation) -> Named:

@@ -17,7 +17,7 @@ from ratioscope.state.histogram import BOUNDARIES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
 
     Array = NDArray[np.float64]
 

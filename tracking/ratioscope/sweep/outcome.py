@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.metrics.view import View
 
 
@@ -58,7 +59,7 @@ class Outcome:
 
 def sweep(
     counts: NDArray[np.int64],
-    correction: Correction,
+    correction: Rule,
     *,
     minimum: float | None,
     maximum: float | None,
@@ -78,25 +79,26 @@ def sweep(
     Raises:
         ValueError: if the rule has stages, which compare statistics of several levels; a histogram has one level.
     """
-    if correction.is_general:
+    bounds = correction.bounds
+    if bounds is None:
         msg = f"got a rule of stages, {correction.mode}; expected a level and an action: a histogram has one level. "
         msg += "Observe a batch with the rule itself."
         raise ValueError(msg)
     n = int(counts.sum())
     if not n or minimum is None or maximum is None:
-        return Outcome(correction, 0)
-    cells = Cells.from_counts(counts, correction, minimum=minimum, maximum=maximum)
+        return Outcome(bounds, 0)
+    cells = Cells.from_counts(counts, bounds, minimum=minimum, maximum=maximum)
     below, above = cells.fraction(cells.below), cells.fraction(cells.above)
     modified = cells.fraction(cells.modified)
     if max(cells.lower, min(cells.upper, maximum)) > OVERFLOW:  # the trainer's float32 weight would be infinite
-        return Outcome(correction, n, modified, below, above)
+        return Outcome(bounds, n, modified, below, above)
     first, second = (cells.weights(power, total) for power, total in ((1, w), (2, w2)))
     mean = Bounded(first.value / n, first.low / n, first.high / n)
-    ess = _ess(first, second, n, ceiling=1.0 - modified.low if correction.action == "mask" else 1.0)
-    return Outcome(correction, n, modified, below, above, mean, ess)
+    ess = _ess(first, second, n, ceiling=1.0 - modified.low if bounds.action == "mask" else 1.0)
+    return Outcome(bounds, n, modified, below, above, mean, ess)
 
 
-def sweep_view(view: View, correction: Correction) -> Outcome:
+def sweep_view(view: View, correction: Rule) -> Outcome:
     """Computes the effect of a rule on the log-ratios of a view, at the rule's level."""
     level = correction.level
     return sweep(
@@ -114,16 +116,17 @@ def recorded(view: View) -> Outcome | None:
 
     None without a rule, for a rule of stages, or if the trainer's weights were not those of the rule.
     """
-    if view.correction is None or view.correction.is_general or not view.trusted:
+    rule = None if view.correction is None else view.correction.bounds
+    if rule is None or not view.trusted:
         return None
     n = view.counts["corrected/n"]
     if not n:
-        return Outcome(view.correction, 0)
+        return Outcome(rule, 0)
     low, high = view.counts["modified/low"] / n, view.counts["modified/high"] / n
     w, w2 = view.sums["corrected/w"], view.sums["corrected/w2"]
     mean = w / n if math.isfinite(w) else None
     ess = w * w / (n * w2) if w2 and math.isfinite(w) and math.isfinite(w2) else None
-    return Outcome(view.correction, n, *map(_exact, (low + high, low, high, mean, ess)))
+    return Outcome(rule, n, *map(_exact, (low + high, low, high, mean, ess)))
 
 
 def _exact(value: float | None) -> Bounded | None:

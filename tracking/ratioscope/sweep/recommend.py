@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.sweep.outcome import recorded, sweep_view
 from ratioscope.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ratioscope.correction.rule import Rule
     from ratioscope.metrics.view import View
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
 
-MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 CAPS, POINTS = (1.1, 5.0), 9
 """Smallest and largest upper bound to try by default, and the number of bounds in a range."""
 MAX_MODIFIED = 0.01
@@ -44,19 +44,19 @@ class Pool:
     view: View
     windows: int
     steps: tuple[int, int]
-    rules: tuple[Correction | None, ...]
+    rules: tuple[Rule | None, ...]
 
     @property
-    def own(self) -> Correction | None:
+    def own(self) -> Rule | None:
         """The rule of the last window."""
         return self.rules[-1]
 
     @property
     def mode_rule(self) -> Correction | None:
         """The same if it is of one of TRL's modes, which other thresholds can stand beside; None if it has stages."""
-        return None if self.own is None or self.own.is_general else self.own
+        return None if self.own is None else self.own.bounds
 
-    def outcome(self, rule: Correction) -> Outcome:
+    def outcome(self, rule: Rule) -> Outcome:
         """What a rule would do, or did: the counts of the training, where it is the only one that was in force."""
         counted = recorded(self.view) if self.rules == (rule,) else None
         return sweep_view(self.view, rule) if counted is None else counted
@@ -64,7 +64,7 @@ class Pool:
 
 def pool(records: Iterable[Record]) -> Pool | None:
     """Merges windows, also of different rules; None if there is no window."""
-    rules: dict[Correction | None, None] = {}
+    rules: dict[Rule | None, None] = {}
     steps: list[int] = []
     merged = None
     for record in records:
@@ -86,7 +86,7 @@ def grid(
     """Rules of one mode with every pair of bounds in order and not both open, and the run's own if it has the mode.
 
     Args:
-        mode: one of :data:`MODES`.
+        mode: one of :data:`ratioscope.correction.bounds.MODES`.
         lowers: lower bounds to try.
         uppers: upper bounds to try.
         own: the run's own rule.

@@ -14,7 +14,6 @@ import torch
 from ratioscope.batch.observation import Observation
 from ratioscope.state import histogram
 from ratioscope.state.tables import N_TOKENS
-from ratioscope.summary.tokens import is_by_token
 from ratioscope_integrations.kernels.cpu.rows import reduce_rows
 from ratioscope_integrations.kernels.cpu.state import reduced
 from ratioscope_integrations.kernels.cpu.threads import n_threads, share
@@ -26,12 +25,13 @@ from ratioscope_integrations.kernels.cpu.types import (
     Batch,
     Count,
     Kept,
-    Rule,
     Sum,
+    TokenBounds,
 )
 
 if TYPE_CHECKING:
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.bounds import Correction
+    from ratioscope.correction.rule import Rule
     from ratioscope.state.arrays import Reduced
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -63,13 +63,14 @@ class CpuKernel:
     """
 
     def __call__(
-        self, observation: Observation, correction: Correction | None, applied: torch.Tensor | None
+        self, observation: Observation, correction: Rule | None, applied: torch.Tensor | None
     ) -> Reduced | None:
         """As :class:`ratioscope.summary.kernels.Kernel` has it."""
         train, rollout, mask = observation.given
-        by_token = is_by_token(correction)
-        by_row = correction is not None and not correction.is_general and not by_token
-        weights = applied.detach() if applied is not None and by_token else None
+        bounds = None if correction is None else correction.bounds
+        token_bounds = bounds if bounds is not None and bounds.level == "token" else None
+        wants_log_ratio = bounds is not None and bounds.level == "sequence"  # the rule sums it as the step does
+        weights = applied.detach() if applied is not None and token_bounds is not None else None
         fits = (
             train.numel() > 0
             and train.dtype in _FLOATS
@@ -80,26 +81,27 @@ class CpuKernel:
         )
         if not fits:
             return None
-        rule, given = _rule(correction), _Given.of(observation, weights, wants_log_ratio=by_row)
+        rule = _token_bounds(token_bounds)
+        given = _Given.of(observation, weights, wants_log_ratio=wants_log_ratio)
         found = _kept(given, rule)
         if found is None:
             return None
-        if by_row:
+        if wants_log_ratio:
             others = found[0].counts[:, [Count.inf, Count.positive_logp]]  # which the step takes as they are
             observation.take_log_ratio(given.log_ratio, of_step=not others.any())
         return reduced(observation, rule, found)
 
 
-def _rule(correction: Correction | None) -> Rule:
-    if not is_by_token(correction):
-        return Rule(0, *(np.float32(0.0),) * 4)
+def _token_bounds(correction: Correction | None) -> TokenBounds:
+    if correction is None:
+        return TokenBounds(0, *(np.float32(0.0),) * 4)
     lower, upper = (
         np.float32(infinite if bound is None else bound)
         for bound, infinite in ((correction.lower, -math.inf), (correction.upper, math.inf))
     )
     low, high = correction.log_bounds
     log_lower, log_upper = np.float32(-math.inf if low is None else low), np.float32(math.inf if high is None else high)
-    return Rule(1 if correction.action == "truncate" else 2, lower, upper, log_lower, log_upper)
+    return TokenBounds(1 if correction.action == "truncate" else 2, lower, upper, log_lower, log_upper)
 
 
 class _Given(NamedTuple):
@@ -146,7 +148,7 @@ class _Given(NamedTuple):
         )
 
 
-def _kept(given: _Given, rule: Rule) -> list[Kept] | None:
+def _kept(given: _Given, rule: TokenBounds) -> list[Kept] | None:
     """What each thread found, all of them in the same arrays of rows; None if a row does not fit."""
     n_rows, width = given.train.shape
     # All or one: OpenMP ends the threads that a smaller team leaves out, and torch would have to start them again.

@@ -12,7 +12,7 @@ from numba import njit
 from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS, MIN_EXPONENT, SUB_BUCKET_BITS, ZERO
 from ratioscope.state.tables import SPREAD
 from ratioscope.summary.worst_tokens import ID_FACTOR, NUMBER_FACTOR, ROLLOUT_FACTOR
-from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Kept, Row, Rule
+from ratioscope_integrations.kernels.cpu.types import N_LANES, N_TENTHS, N_TURNS, Array, Kept, Row, TokenBounds
 
 _PER_SIDE = ZERO - 1
 _SHIFT = MANTISSA_BITS - SUB_BUCKET_BITS
@@ -29,7 +29,7 @@ def bucket(bits: int) -> int:
 
 
 @njit(nogil=True, error_model="numpy")
-def counted(row: Row, rule: Rule, n_outside: int, histograms: Array) -> None:
+def counted(row: Row, rule: TokenBounds, n_outside: int, histograms: Array) -> None:
     """Both histograms: the last, what the rule changes in the sum of the others."""
     bits, valid, d, ratio = row.d.view(np.int32), row.valid, row.d, row.ratio
     after = histograms[N_LANES]

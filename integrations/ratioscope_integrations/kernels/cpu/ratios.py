@@ -16,7 +16,7 @@ from numba import njit
 
 from ratioscope.summary.tally import BANDS
 from ratioscope_integrations.kernels.cpu.sums import ROUND, extremes
-from ratioscope_integrations.kernels.cpu.types import Array, Count, Row, Rule, Sum
+from ratioscope_integrations.kernels.cpu.types import Array, Count, Row, Sum, TokenBounds
 
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # its low bits are zero, so that products with small integers are exact
@@ -132,7 +132,7 @@ def outside(ratio: Array, counts: Array) -> None:
 
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
-def ruled(row: Row, rule: Rule, sums: Array, counts: Array) -> None:
+def ruled(row: Row, rule: TokenBounds, sums: Array, counts: Array) -> None:
     """What the rule does with a row's ratios."""
     ratio, valid, after = row.ratio, row.valid, row.after
     low, high = 0, 0

@@ -11,7 +11,7 @@ from numba import njit
 
 from ratioscope_integrations.kernels.cpu import positions, ratios
 from ratioscope_integrations.kernels.cpu import sums as moments
-from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Kept, Row, Rule, Sum
+from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count, Kept, Row, Sum, TokenBounds
 
 
 @njit(nogil=True, error_model="numpy")
@@ -26,7 +26,7 @@ def _reach(mask: Array) -> tuple[int, int]:
 
 
 @njit(nogil=True, error_model="numpy")
-def reduce_rows(offset: int, batch: Batch, rule: Rule, kept: Kept) -> bool:
+def reduce_rows(offset: int, batch: Batch, rule: TokenBounds, kept: Kept) -> bool:
     """Reduces some of a batch's rows, of which the first is row ``offset``.
 
     Returns:

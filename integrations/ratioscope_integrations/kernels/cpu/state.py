@@ -23,9 +23,9 @@ from ratioscope_integrations.kernels.cpu.types import (
     Finished,
     Found,
     Kept,
-    Rule,
     Seen,
     Sum,
+    TokenBounds,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ _TOKENS, _SEQUENCES, _GEOMETRIC, _WEIGHTS = (
 _AROUND = np.arange(-N_BEFORE, N_AFTER + 1)
 
 
-def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
+def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> Reduced:
     """The batch's state.
 
     Args:
@@ -131,7 +131,12 @@ def reduced(observation: Observation, rule: Rule, kept: list[Kept]) -> Reduced:
         lengths=torch.from_numpy(by.lengths),
         top=_top(observation, counts[:, Count.n] > 0, by, kept),
     )
-    return Reduced(state, n=torch.from_numpy(counts[:, Count.n].copy()), row_d=torch.from_numpy(by.row_d))
+    return Reduced(
+        state,
+        n=torch.from_numpy(counts[:, Count.n].copy()),
+        row_d=torch.from_numpy(by.row_d),
+        counts_rule=rule.acts > 0,
+    )
 
 
 def _finished(n_rows: int) -> Finished:

@@ -161,8 +161,8 @@ class Batch(NamedTuple):
     log_ratio: Array  # zeros that log-ratios are written to, without a column if nobody wants them
 
 
-class Rule(NamedTuple):
-    """A short-form rule at the level of tokens; ``acts`` is 0 where there is none, 1 truncates and 2 masks."""
+class TokenBounds(NamedTuple):
+    """Bounds at the level of tokens; ``acts`` is 0 without any, 1 truncates and 2 masks."""
 
     acts: int
     lower: np.float32

@@ -60,7 +60,8 @@ def _plots(row: Row) -> list[_Plot]:
     """Returns the histograms to draw of a window: tokens always, sequences where the rule acts on them."""
     rule = row.record.correction
     level = "token" if rule is None else rule.level
-    bounds: Bounds = (None, None) if rule is None else (rule.lower, rule.upper)
+    own = None if rule is None else rule.bounds
+    bounds: Bounds = (None, None) if own is None else (own.lower, own.upper)
     levels = {f"{name}_log_ratio": name for name in dict.fromkeys(["token", level])}
     return [
         _Plot(key, levels[name], bounds if levels[name] == level else (None, None))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import ProcessorMixin
 from transformers.integrations import integration_utils
 
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
 from ratioscope.metrics import catalogue
 from ratioscope.trackers.registry import names
 from ratioscope_integrations.trainers.trl.batches import OLD_LOGPS, ROLLOUT_LOGPS, TrlBatch

@@ -130,7 +130,7 @@ class VerlRecorder:
             report("no ratio", read)
             return
         rule = self.recorder.correction
-        rejects = rule is not None and any(stage.action == "drop" for stage in rule.stages)
+        rejects = rule is not None and rule.drops
         has_rejected = rejects and mask is None and read.is_corrected
         if has_rejected:
             report("rejected mask", _REJECTED)

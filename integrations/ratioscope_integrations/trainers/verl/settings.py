@@ -5,10 +5,13 @@ verl and OmegaConf are never imported: settings are looked up by name in any kin
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.config.lookup import is_unknown, lookup
-from ratioscope.correction.rule import Correction
+from ratioscope.correction.bounds import Correction
+
+if TYPE_CHECKING:
+    from ratioscope.correction.rule import Rule
 
 _OPTIONS = (
     "rollout_is",
@@ -48,7 +51,7 @@ def mode_of(config: Any) -> str:
     return "bypass" if lookup(section, "bypass_mode") is True else "decoupled"
 
 
-def correction_from(config: Any) -> Correction | None:
+def correction_from(config: Any) -> Rule | None:
     """Makes the rule of ``algorithm.rollout_correction``.
 
     Args:

@@ -1,36 +1,97 @@
-"""Presets: the rules of other frameworks, by name and under their own options' names."""
+"""Presets: rules of other frameworks, by name and under their own options' names; and the rules that have none."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.correction.presets import clipped, divergences, filters, trl, verl
-from ratioscope.correction.presets.preset import Preset, Refusal, near
-from ratioscope.correction.presets.refused import REFUSED
+from ratioscope.correction.checks import near
+from ratioscope.correction.presets import (
+    areal,
+    ms_swift,
+    nemo_rl,
+    open_instruct,
+    openrlhf,
+    prime_rl,
+    roll,
+    skyrl,
+    slime,
+    trl,
+    tunix,
+    verl,
+    xtuner,
+)
+from ratioscope.correction.presets.preset import Preset, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ratioscope.correction.rule import Correction
+    from ratioscope.correction.rule import Rule
+
+_FRAMEWORKS = (
+    trl,
+    verl,
+    openrlhf,
+    slime,
+    nemo_rl,
+    ms_swift,
+    tunix,
+    skyrl,
+    areal,
+    roll,
+    xtuner,
+    open_instruct,
+    prime_rl,
+)
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in sorted(
-        (*trl.presets(), *verl.presets(), *clipped.presets(), *filters.presets(), *divergences.presets()),
+        (preset for framework in _FRAMEWORKS for preset in framework.presets()),
         key=lambda preset: preset.name.partition("/")[0],
     )
 }
 """Every preset by name, by framework."""
 
+REFUSED: tuple[Refusal, ...] = (
+    Refusal(
+        "areal/m2po",
+        "it drops the largest squared gaps until the mean over the whole batch is below m2_threshold, so that what "
+        "becomes of a token depends on all others, and no part of a batch can be accounted for by itself",
+    ),
+    Refusal(
+        "openrlhf/gspo",
+        "with GSPO the geometric ratio of the current policy to the rollout takes the place of PPO's own ratio, which "
+        "its clip then bounds; no weight is left to correct",
+    ),
+    Refusal(
+        "torchtitan/dapo",
+        "its PPO clip acts on the ratio of the current policy to the generator by the sign of the advantage, and "
+        "changes the loss, not a weight; tokens without a finite log-probability are left out here as there",
+    ),
+    Refusal("torchforge/grpo", "it corrects nothing"),
+    Refusal("llama-factory/grpo", "it corrects nothing"),
+    Refusal("rllm/rollout_correction", "it hands over to verl: use verl/rollout_correction"),
+    Refusal("verl/veto", "verl has removed it; SkyRL's skyrl/outlier, slime's rs_veto_threshold and XTuner's remain"),
+    Refusal(
+        "verl/bypass",
+        "there PPO's own ratio is that of the current policy to the rollout; no weight is left to correct",
+    ),
+    Refusal(
+        "trl/async_grpo",
+        "it corrects nothing: its one ratio, of the current policy to the sampler, is PPO's own",
+    ),
+)
+"""Rules of other frameworks that no stages express, each with its reason."""
+
 __all__ = ["PRESETS", "REFUSED", "Preset", "Refusal", "make"]
 
 
-def make(name: str, options: Mapping[str, Any]) -> Correction:
-    """A preset's rule.
+def make(name: str, options: Mapping[str, Any]) -> Rule:
+    """Makes a preset's rule.
 
     Raises:
         ValueError: if the name or an option is unknown, a value is not one that the framework takes, or the rule
-            cannot be expressed; it says why.
+            cannot be expressed; the message says why.
         TypeError: if a value is of a type that the framework refuses.
     """
     if name in PRESETS:
@@ -41,7 +102,6 @@ def make(name: str, options: Mapping[str, Any]) -> Correction:
         raise ValueError(msg)
     framework = name.partition("/")[0]
     own = [known for known in PRESETS if known.partition("/")[0] == framework]
-    msg = f"got preset {name!r}; expected one of Correction.presets()"
-    if own:
-        msg = f"got preset {name!r}; expected one of {', '.join(own)}"
-    raise ValueError(f"{msg}{near(name, PRESETS)}")
+    expected = ", ".join(own) if own else "one of Correction.presets()"
+    msg = f"got preset {name!r}; expected {'one of ' if own else ''}{expected}{near(name, list(PRESETS))}"
+    raise ValueError(msg)

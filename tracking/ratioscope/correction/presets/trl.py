@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.correction.bounds import MODES, Correction
 from ratioscope.correction.presets.preset import Build, Preset, opsm, positive, ratio_stage
-from ratioscope.correction.rule import Correction
 
 if TYPE_CHECKING:
+    from ratioscope.correction.rule import Rule
     from ratioscope.correction.stages import StageLevel
-
-_MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
 
 def _short(mode: str) -> Build:
-    level, _, action = mode.partition("_")
-
     def build(
         *, vllm_importance_sampling_clip_min: float | None = None, vllm_importance_sampling_clip_max: float | None = 3.0
-    ) -> Correction:
-        return Correction(
-            level,  # type: ignore[arg-type]
-            action,  # type: ignore[arg-type]
-            lower=vllm_importance_sampling_clip_min,
-            upper=vllm_importance_sampling_clip_max,
-        )
+    ) -> Rule:
+        return Correction.from_mode(mode, vllm_importance_sampling_clip_min, vllm_importance_sampling_clip_max)
 
     return build
 
@@ -33,7 +25,7 @@ def _axolotl(mode: str) -> Build:
     name, _, action = mode.partition("_")
     level: StageLevel = "token" if name == "token" else "product"
 
-    def build(*, vllm_importance_sampling_cap: float = 3.0) -> Correction:
+    def build(*, vllm_importance_sampling_cap: float = 3.0) -> Rule:
         cap = positive("vllm_importance_sampling_cap", vllm_importance_sampling_cap)
         masked = [ratio_stage(level, "zero", None, cap)] if action == "mask" else []
         cut = ratio_stage(level, "truncate", 1.0 / cap, None if masked else cap)
@@ -42,11 +34,11 @@ def _axolotl(mode: str) -> Build:
     return build
 
 
-def _off_policy_mask(*, off_policy_mask_threshold: float) -> Correction:
+def _off_policy_mask(*, off_policy_mask_threshold: float) -> Rule:
     return opsm(off_policy_mask_threshold)
 
 
-def _deepseek(*, delta: float) -> Correction:
+def _deepseek(*, delta: float) -> Rule:
     return opsm(delta)
 
 
@@ -60,11 +52,11 @@ def presets() -> list[Preset]:
     cap = {"vllm_importance_sampling_clip_max": 2.0}
     example: dict[str, Any] = {"off_policy_mask_threshold": 0.02}
     return [
-        *(Preset(f"trl/{mode}", trl, _short(mode), "The short form, bit by bit", cap) for mode in _MODES),
+        *(Preset(f"trl/{mode}", trl, _short(mode), "The short form, bit by bit", cap) for mode in MODES),
         Preset(
             "trl/opsm", trl, _off_policy_mask, "By the current policy there; here by the one that is observed", example
         ),
-        *(Preset(f"axolotl/{mode}", axolotl, _axolotl(mode), notes[mode[-4:]], own) for mode in _MODES),
-        *(Preset(f"unsloth/{mode}", unsloth, _short(mode), "TRL's; its metrics count padding", cap) for mode in _MODES),
+        *(Preset(f"axolotl/{mode}", axolotl, _axolotl(mode), notes[mode[-4:]], own) for mode in MODES),
+        *(Preset(f"unsloth/{mode}", unsloth, _short(mode), "TRL's; its metrics count padding", cap) for mode in MODES),
         Preset("deepseek/opsm", "DeepSeek-V3.2, off-policy sequence masking", _deepseek, "", {"delta": 0.02}),
     ]

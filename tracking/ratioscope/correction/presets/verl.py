@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ratioscope.correction.bounds import Correction
+from ratioscope.correction.checks import check_choice
 from ratioscope.correction.presets.preset import Build, Preset, positive, ratio_stage, rejecting
-from ratioscope.correction.rule import Correction
-from ratioscope.correction.stages import MAX_STAGES, Stage, check_choice
+from ratioscope.correction.stages import MAX_STAGES, Stage
+
+if TYPE_CHECKING:
+    from ratioscope.correction.staged import StagedCorrection
 
 LOG_CLAMP = 20.0
 RS_MODES = (
@@ -28,7 +32,7 @@ def rollout_correction(
     rollout_is_batch_normalize: bool = False,
     rollout_rs: str | None = None,
     rollout_rs_threshold: float | str | None = None,
-) -> Correction:
+) -> StagedCorrection:
     """The rule of ``RolloutCorrectionConfig``: weights by ``rollout_is``, rejection by ``rollout_rs``, or both."""
     stages: list[Stage] = []
     weight: Any = "one"
@@ -101,7 +105,9 @@ def _bounds(name: str, threshold: Any) -> tuple[float | None, float]:
 
 
 def _is(rollout_is: str, default: float | str) -> Build:
-    def build(*, rollout_is_threshold: float | str = default, rollout_is_batch_normalize: bool = False) -> Correction:
+    def build(
+        *, rollout_is_threshold: float | str = default, rollout_is_batch_normalize: bool = False
+    ) -> StagedCorrection:
         return rollout_correction(
             rollout_is=rollout_is,
             rollout_is_threshold=rollout_is_threshold,
@@ -112,7 +118,7 @@ def _is(rollout_is: str, default: float | str) -> Build:
 
 
 def _rs(mode: str) -> Build:
-    def build(*, rollout_rs_threshold: float | str) -> Correction:
+    def build(*, rollout_rs_threshold: float | str) -> StagedCorrection:
         return rollout_correction(rollout_rs=mode, rollout_rs_threshold=rollout_rs_threshold)
 
     return build

@@ -1,0 +1,58 @@
+"""XTuner: truncation, masks and a veto."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ratioscope.correction.bounds import Correction
+from ratioscope.correction.checks import check_choice
+from ratioscope.correction.presets.preset import LEVELS, Preset, pair, ratio_stage
+
+if TYPE_CHECKING:
+    from ratioscope.correction.staged import StagedCorrection
+
+
+def _rollout_is(
+    *,
+    rollout_is_threshold: tuple[float, float],
+    rollout_is_level: str = "token",
+    rollout_is_mode: str = "truncate",
+    rollout_is_mask_threshold: tuple[float, float] | None = None,
+    rollout_is_veto_threshold: tuple[float, float] | None = None,
+) -> StagedCorrection:
+    """XTuner's ``RolloutImportanceSampling``; each threshold is (upper, lower)."""
+    check_choice("rollout_is_level", rollout_is_level, tuple(LEVELS))
+    check_choice("rollout_is_mode", rollout_is_mode, ("truncate", "mask", "both"))
+    level = LEVELS[rollout_is_level]
+    own = _lower_first("rollout_is_threshold", rollout_is_threshold)
+    mask = own
+    if rollout_is_mask_threshold is not None:
+        mask = _lower_first("rollout_is_mask_threshold", rollout_is_mask_threshold)
+    stages = [ratio_stage(level, "drop", *mask)] if rollout_is_mode in {"mask", "both"} else []
+    if rollout_is_mode in {"truncate", "both"}:
+        stages.append(ratio_stage(level, "truncate", *own))
+    if rollout_is_veto_threshold is not None:
+        stages.append(ratio_stage("any", "drop", *_lower_first("rollout_is_veto_threshold", rollout_is_veto_threshold)))
+    weight: Any = rollout_is_level
+    return Correction.of(stages, weight=weight, log_clamp=20.0)
+
+
+def _lower_first(name: str, value: Any) -> tuple[float, float]:
+    upper, lower = pair(name, value)
+    if upper <= lower:
+        msg = f"got {name}={value!r}; expected (upper, lower), as XTuner's own check has it"
+        raise ValueError(msg)
+    return lower, upper
+
+
+def presets() -> list[Preset]:
+    """Returns the presets of this framework."""
+    return [
+        Preset(
+            "xtuner/rollout_is",
+            "xtuner/v1/rl/base/rollout_is.py",
+            _rollout_is,
+            "Thresholds are (upper, lower), against its docstring; without the first it corrects nothing",
+            {"rollout_is_threshold": (2.0, 0.5), "rollout_is_veto_threshold": (100.0, 0.2)},
+        ),
+    ]
