@@ -18,7 +18,8 @@ import ratioscope as rs
 from ratioscope.cli.main import main
 from ratioscope.diagnosis import diagnose
 from ratioscope.journal.reader import JournalReader
-from ratioscope.sweep.recommend import pool
+from ratioscope.runs.pooled import PooledRun
+from ratioscope.sweep.recommend import pool_of
 from tests.support.drive_causes import RUNS, TOP_P
 from tests.sweep.test_sweep import NUMBERS, mode, truth
 
@@ -143,7 +144,7 @@ def test_the_mean_ratio_equals_the_nucleus_mass(trained: Trained, dtype: str) ->
     mass = trained.valid(run, "nucleus_mass")
     assert trained.valid(run, "full_logps") == pytest.approx(trained.valid(run, "old_per_token_logps"), abs=1e-4)
     assert mass.min() >= TOP_P
-    pooled = pool(trained.records(run))
+    pooled = pool_of(PooledRun.from_records(trained.records(run)))
     assert pooled is not None
     assert pooled.view.counts["token/n"] == mass.size > 10_000
     assert pooled.view.ratio_mean("token") == pytest.approx(mass.mean(), rel=0.02)
@@ -166,7 +167,7 @@ def test_sweep_equals_a_recomputation(trained: Trained, run: str, level: str, ac
     A ratio equal to the cap is kept by the rule and counted as modified, as the sweep's text says.
     """
     d = trained.log_ratios(run, level)
-    pooled = pool(trained.records(run))
+    pooled = pool_of(PooledRun.from_records(trained.records(run)))
     assert pooled is not None
     for edge in EDGES:
         for lower in (None, math.exp(-edge)):

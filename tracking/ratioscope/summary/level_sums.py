@@ -57,8 +57,8 @@ class LevelColumns(NamedTuple):
 
     def sums(self) -> list[torch.Tensor]:
         """Sums of all columns but the first, then of the squares of d, excess and weight, as in ``slots``."""
-        # The square of a norm needs no tensor of squares.
-        squares = torch.linalg.vector_norm(self.rows[2:5].flatten(1), dim=1).square()
+        # Not the square of a norm: its root would be rounded, and a mean of equal weights would not be exact.
+        squares = self.rows[2:5].flatten(1).square().sum(dim=1)
         return [self.rows[1:].flatten(1).sum(dim=1), squares]
 
 

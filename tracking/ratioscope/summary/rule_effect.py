@@ -59,7 +59,7 @@ def count_effect(
     modified, totals = low + high, by_row.sum(dim=1)
     not_kept = ~corrected.kept_mask
     weights = corrected.weights.double().masked_fill_(not_kept, 0.0)
-    squares = torch.linalg.vector_norm(weights).square()
+    squares = weights.square().sum()
     zeros = totals.new_zeros(5)
     disagreements = zeros[:1] if applied is None else corrected.disagreements(applied).view(1)
     if advantages is None:

@@ -125,7 +125,8 @@ def _count(observation: Observation) -> list[torch.Tensor]:
     # d is 0 exactly where both sides are equal, as float32 has numbers below its smallest normal one.
     masks += [(values == 0.0) & valid for values in (d, train, rollout)]
     # A ratio is outside of a band where clamping changes it; it is 1 where not valid.
-    masks += [d > OVERFLOW, *(ratio.clamp(low, high) != ratio for low, high in BANDS)]
+    # Compared in float32, whose number next to OVERFLOW is the first with an infinite exponential.
+    masks += [d >= OVERFLOW, *(ratio.clamp(low, high) != ratio for low, high in BANDS)]
     counts = torch.stack(masks).sum(dim=(1, 2))
     return [counts[:1], counts[:4] - counts[1:5], counts[4:]]
 
@@ -135,7 +136,7 @@ def _moments(observation: Observation, inside: torch.Tensor) -> _Moments:
     logps, probabilities = columns.split(2)
     probabilities.exp_().mul_(inside)
     by_completion = columns.sum(dim=-1)
-    squares = torch.linalg.vector_norm(columns, dim=(1, 2)).square()
+    squares = columns.square().sum(dim=(1, 2))
     products = (columns[::2] * columns[1::2]).sum(dim=(1, 2))
     x, y, *_ = by_completion.unbind()
     lags, pairs = _lags(logps, observation.valid)
@@ -164,5 +165,5 @@ def _lags(logps: torch.Tensor, valid: torch.Tensor) -> tuple[list[torch.Tensor],
     # Products are 0 where either token is not valid; single sides need the mask.
     products = (first * second.flip(0)).sum(dim=(1, 2))
     sides = torch.cat([first, second]).mul_(pair)
-    squares = torch.linalg.vector_norm(sides, dim=(1, 2)).square()
+    squares = sides.square().sum(dim=(1, 2))
     return [sides.sum(dim=(1, 2)), squares, products], pair.sum().view(1)
