@@ -23,6 +23,7 @@ from ratioscope.diagnosis import Diagnosis, Finding, NotChecked, Run, diagnose
 from ratioscope.incidents import Incidents
 from ratioscope.journal.schema import FILE
 from ratioscope.runs.pooled import PooledRun
+from ratioscope.trackers.adaptor import as_tracker
 from ratioscope.trackers.rows import RowMaker
 from tests.support.synthetic import Spec, records
 from tests.support.synthetic_faults import zero
@@ -281,7 +282,7 @@ def test_a_tracker_without_alert_gets_rows_alone() -> None:
         def write(self, row: rs.Row) -> None:
             self.rows.append(row)
 
-    served = Background(Plain(), Incidents())  # type: ignore[arg-type]
+    served = Background(as_tracker(Plain()), Incidents())  # type: ignore[arg-type]
     served.alert(rs.Event("a", "appeared", "error", "high", "m", "e", "r", 1, 0.0, 0, 1))
     assert served.tell()
     assert not served.queued()
