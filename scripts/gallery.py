@@ -1,7 +1,7 @@
-"""Makes the pictures of docs/gallery from real runs: GRPO with vLLM on CPU, the tiny model of the demo.
+"""Makes the pictures of docs/gallery from real runs: GRPO with vLLM on CPU and the demo's tiny model.
 
     python scripts/gallery.py            all of it, about ten minutes
-    python scripts/gallery.py bf16       one comparison; its runs are made anew
+    python scripts/gallery.py bf16       one comparison, with new runs
 
 Runs stay in build/gallery. Needs the environment of scripts/setup.sh, and Chromium for the pictures.
 """
@@ -25,11 +25,11 @@ PICTURES = ROOT / "docs" / "gallery"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs that are compared.
+    """A comparison of runs.
 
     Attributes:
-        runs: options of examples/grpo_vllm.py by run name.
-        figures: keys of the figures that the gallery shows.
+        runs: options of examples/grpo_vllm.py, by name of the run.
+        figures: keys of the figures in the gallery.
     """
 
     runs: dict[str, list[str]]
@@ -49,7 +49,7 @@ COMPARISONS = {
 
 
 def train(name: str, options: list[str], steps: int) -> None:
-    """Runs the example anew."""
+    """Trains one run again."""
     shutil.rmtree(RUNS / name, ignore_errors=True)
     command = [sys.executable, "examples/grpo_vllm.py", *options, "--run-name", name, "--report-to", "none"]
     print(f"== {name}", flush=True)
@@ -68,11 +68,11 @@ def draw(name: str, comparison: Comparison, folders: list[Path]) -> None:
 
 
 def main() -> None:
-    """Makes what the command line names, or everything."""
+    """Makes the named comparisons, or all of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="comparison", help=f"any of: {', '.join(COMPARISONS)}")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--keep-runs", action="store_true", help="draw the runs that are in build/gallery already")
+    parser.add_argument("--keep-runs", action="store_true", help="draw the existing runs of build/gallery")
     arguments = parser.parse_args()
     for name in arguments.names or COMPARISONS:
         runs = COMPARISONS[name].runs

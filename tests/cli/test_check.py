@@ -24,7 +24,7 @@ FRACTIONS = {1: 0.1, 2: 0.4, 3: 0.2, 4: 0.3}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which a known fraction of ten tokens is masked, and an evaluation in which all are."""
+    """Records a run with known modified fractions, and an evaluation in which every token is masked."""
     folder = tmp_path_factory.mktemp("run")
     rule = rs.Correction("token", "mask", upper=2.0)
     with rs.Recorder(report_to="none", correction=rule, output_dir=folder) as recorder:
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(*arguments: object) -> int:
-    """Exit code of ``ratioscope check``."""
+    """Returns the exit code of ``ratioscope check``."""
     try:
         return main(["check", *map(str, arguments)])
     except SystemExit as ended:
@@ -69,21 +69,21 @@ def check(*arguments: object) -> int:
         ("--max sampling/frac_modified_importance_sampling_ratio=0.4", "", 0),
     ],
 )
-def test_exit_code_says_whether_limits_hold(run: Path, limit: str, options: str, code: int) -> None:
-    """0 if every limit holds, the limit itself included, else 1: in every window, the last, their median or one."""
+def test_exit_code_is_0_if_limits_hold(run: Path, limit: str, options: str, code: int) -> None:
+    """The exit code is 0 if every limit holds, also with equality, else 1, for each choice of ``--at``."""
     assert check(run, *limit.split(), *options.split()) == code
 
 
 def test_worst_window_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each limit says whether it holds, the worst value, its step, and how many windows are outside."""
+    """Each limit has a line with its verdict, the worst value, its step, and the number of windows outside."""
     assert check(run, "--max", "modified/fraction=0.25", "--min", "ess/corrected=0.5") == 1
     failed, held = capsys.readouterr().out.splitlines()
     assert failed == "FAIL  modified/fraction <= 0.25: 0.4 at step 2 (worst of 4 windows, 2 outside)"
     assert held == "ok    ess/corrected >= 0.5: 0.6 at step 2 (worst of 4 windows)"
 
 
-def test_what_was_not_measured_fails_unless_allowed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No data is no pass: it fails, or with --allow-missing is skipped, and is said either way."""
+def test_missing_statistic_fails_unless_allowed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A statistic that was not measured fails, or is skipped with --allow-missing; a line says so either way."""
     limit = ["--max", "modified/positive_advantage=0.5"]
     assert check(run, *limit) == 1
     assert capsys.readouterr().out == "FAIL  modified/positive_advantage <= 0.5: not measured\n"
@@ -115,7 +115,7 @@ def test_wrong_usage_is_2(run: Path, arguments: str, message: str, capsys: pytes
 
 
 def test_unreadable_run_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there is no journal, or a file that is none, the exit code is 3 and one line says why."""
+    """A missing journal, or another file, gives exit code 3 and one line with the reason."""
     assert check(tmp_path, "--max", "kl/k3=1") == 3
     assert "FileNotFoundError: got" in capsys.readouterr().err
     (tmp_path / "journal.sqlite").write_text("no database")
@@ -128,7 +128,7 @@ def test_unreadable_run_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_json_is_one_object(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The JSON output has every field whatever the outcome."""
+    """The JSON output always has every field."""
     arguments = [
         "--max",
         "modified/fraction=0.25",
@@ -177,7 +177,7 @@ def test_json_is_one_object(run: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_tracker_is_read_by_its_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tracker's address is read as a report reads it; a key that only the tracker has is known, too."""
+    """A tracker's address is read as for a report; keys that only the tracker has are known too."""
     timeline = Timeline()
     timeline.add(7, "train", 0.0, {"ratioscope/kl/k3": 0.02, "loss": 1.5}, {})
 
@@ -195,8 +195,8 @@ def test_a_tracker_is_read_by_its_address(monkeypatch: pytest.MonkeyPatch, capsy
     assert "ConnectionError: no route" in capsys.readouterr().err
 
 
-def test_judging_skips_what_is_not_finite_and_takes_the_first_worst() -> None:
-    """A value that is not finite is no measurement; of equal ones the first step is named."""
+def test_judge_skips_values_that_are_not_finite_and_takes_the_first_worst() -> None:
+    """Values that are not finite are ignored; among equal values the first step is named."""
     curve = Curve([1, 2, 3, 4], [0, 0, 0, 0], [float("nan"), 0.5, 0.5, 0.1])
     limit = Limit("ratioscope/kl/k3", "max", 0.2)
     assert judge(limit, curve) == Verdict(limit, "violated", 0.5, 2, 3, 2)
@@ -204,15 +204,15 @@ def test_judging_skips_what_is_not_finite_and_takes_the_first_worst() -> None:
     assert judge(limit, None) == Verdict(limit, "not measured")
 
 
-def test_a_name_in_full_wins() -> None:
-    """A key that the run has as it was given is that key, not the one under ratioscope/."""
+def test_literal_key_wins() -> None:
+    """A key that the run has is taken literally, before the one under ratioscope/."""
     assert full_key("kl/k3", {"kl/k3": Curve()}) == "kl/k3"
     assert full_key("kl/k3", {}) == "ratioscope/kl/k3"
 
 
 @pytest.mark.slow
 def test_the_command_needs_no_extra(run: Path) -> None:
-    """In a process without rich the check runs, and its exit code is the shell's."""
+    """The check runs without rich, and its exit code reaches the shell."""
     code = "import sys; sys.modules['rich'] = None; from ratioscope.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "check", str(run), "--max", "modified/fraction=0.2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

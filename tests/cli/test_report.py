@@ -40,26 +40,26 @@ def record(folder: Path, windows: int = 2, noise: float = 0.1, rows: int = 4) ->
 
 
 def words(text: str) -> str:
-    """A text without its line breaks."""
+    """Joins a text's words, without line breaks."""
     return " ".join(text.split())
 
 
-def after(monkeypatch: pytest.MonkeyPatch, *happenings: Callable[[], object]) -> list[float]:
-    """Lets something happen in each pause of ``--watch``, and Ctrl-C come in the one after; gives the pauses."""
+def after(monkeypatch: pytest.MonkeyPatch, *functions: Callable[[], object]) -> list[float]:
+    """Calls one function in each pause of ``--watch``, then raises Ctrl-C; returns the pauses."""
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        if len(pauses) > len(happenings):
+        if len(pauses) > len(functions):
             raise KeyboardInterrupt
-        happenings[len(pauses) - 1]()
+        functions[len(pauses) - 1]()
 
     monkeypatch.setattr("ratioscope.cli.report.sleep", pause)
     return pauses
 
 
 def test_report_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A report is a table in the terminal, and a page where one is asked for."""
+    """A report is a table in the terminal, and a page on request."""
     run, page = record(tmp_path / "run"), tmp_path / "report.html"
     assert main(["report", str(run)]) == 0
     shown = words(capsys.readouterr().out)
@@ -73,7 +73,7 @@ def test_report_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_compare_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A comparison has every run, who drifted first and what differs in the configs."""
+    """A comparison has every run, the first to drift, and the settings that differ."""
     runs = [str(record(tmp_path / name, noise=noise)) for name, noise in (("calm", 0.01), ("wild", 0.3))]
     assert main(["compare", *runs, "-o", str(tmp_path / "compare.html")]) == 0
     shown = capsys.readouterr().out
@@ -87,8 +87,8 @@ def test_compare_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_wrong_calls_exit_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is asked wrongly says how to ask it."""
-    for argv, said in (
+    """Wrong usage exits with 2 and says what was expected."""
+    for argv, message in (
         (["compare", str(tmp_path)], "got one run; expected two or more"),
         (["report", str(tmp_path), "--watch", "0"], "expected seconds from 0.1 on"),
         (["report", str(tmp_path), "--watch", "--png", str(tmp_path)], "does not go with --watch"),
@@ -96,14 +96,14 @@ def test_wrong_calls_exit_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[s
         with pytest.raises(SystemExit) as exited:
             main(argv)
         assert exited.value.code == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
-def test_what_cannot_be_done_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No journal, another file, and an output that is somebody's file each give exit code 1 and one clear line."""
+def test_failure_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing journal, another file, or an output that is not a page gives exit code 1 and one clear line."""
     run, notes = record(tmp_path / "run"), tmp_path / "notes.txt"
     notes.write_text("mine")
-    for argv, said in (
+    for argv, message in (
         (["report", str(tmp_path / "\x1b[31mnone")], "where no run is"),
         (["report", str(notes)], "is no journal"),
         (["compare", str(run), str(tmp_path)], "where no run is"),
@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     ):
         assert main(argv) == 1
         captured = capsys.readouterr()
-        assert said in captured.err
+        assert message in captured.err
         assert captured.err.count("\n") == 1
         assert "\x1b" not in captured.err
         assert captured.out == ""
@@ -125,7 +125,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 def test_missing_package_names_the_extra(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    """Without a package the command says how to get it, before it reads anything."""
+    """A missing package is reported with its extra, before anything is read."""
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(read, "read", lambda *_: pytest.fail("read all the same"))
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "x.html")]) == 1
@@ -135,7 +135,7 @@ def test_missing_package_names_the_extra(
 def test_watch_follows_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is not there yet is waited for, shown once it is, and again only when it has something new."""
+    """``--watch`` waits for a run, displays it, and displays it again only after a change."""
     run, page = tmp_path / "run", tmp_path / "page.html"
     pages: list[int] = []
 
@@ -157,7 +157,7 @@ def test_watch_follows_a_run(
 def test_watch_survives_a_locked_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A journal that is locked, or is only being made, is waited for; another program's file is not."""
+    """``--watch`` waits for a locked journal, and fails on another program's file."""
     run = record(tmp_path / "run")
     monkeypatch.setattr("ratioscope.journal.reader.BUSY_TIMEOUT_S", 0.01)
     lock = sqlite3.connect(run / DIRECTORY / FILE, isolation_level=None)
@@ -175,8 +175,8 @@ def test_watch_survives_a_locked_journal(
     assert "is no journal" in capsys.readouterr().err
 
 
-def test_watch_that_never_saw_a_run_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C before anything was there gives 1."""
+def test_watch_without_a_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the first report gives exit code 1."""
     after(monkeypatch)
     assert main(["report", str(tmp_path / "none"), "--watch"]) == 1
 
@@ -185,7 +185,7 @@ def test_watch_that_never_saw_a_run_is_no_success(tmp_path: Path, monkeypatch: p
 @pytest.mark.browser
 @pytest.mark.skipif(not CHROME, reason="no Chrome or Chromium")
 def test_every_figure_is_written_as_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--png writes each figure as a picture on white, twice as sharp as a screen, under a plain name."""
+    """--png writes each figure on white, at twice the resolution of a screen, under a plain name."""
     from PIL import Image
 
     run, pictures = record(tmp_path / "<b>..run", 12), tmp_path / "new" / "pictures"
@@ -208,7 +208,7 @@ def test_every_figure_is_written_as_png(tmp_path: Path, capsys: pytest.CaptureFi
 def test_png_without_a_browser_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no Chrome or Chromium the error names what to do, on one line."""
+    """Without Chrome or Chromium the error is one line that names a remedy."""
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "none"))
     assert main(["report", str(record(tmp_path / "run")), "--png", str(tmp_path)]) == 1
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``ratioscope run``: trainers are watched in programs that know nothing of it."""
+"""``ratioscope run``: records the trainers of unchanged programs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ print(sorted(key for row in trainer.state.log_history for key in row if key.star
 
 
 def start(*command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command line to its end, with the project's sources importable."""
+    """Runs a command with the project's sources importable."""
     path = os.pathsep.join(str(ROOT / root) for root in ("tracking", "integrations", "."))
     inherited = os.environ | {"PYTHONPATH": path, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"} | environment
     return subprocess.run(command, cwd=folder, env=inherited, capture_output=True, text=True, timeout=240)
 
 
 def ratioscope(*arguments: str) -> tuple[str, ...]:
-    """The command line of ``ratioscope``."""
+    """Returns the command line of ``ratioscope``."""
     return (sys.executable, "-m", "ratioscope", *arguments)
 
 
-def test_a_program_gets_its_own_arguments_and_its_exit_code_comes_back(tmp_path: Path) -> None:
-    """Arguments after the program are the program's, its exit code and streams are the command's, and so is its pid."""
+def test_program_keeps_its_arguments_and_exit_code(tmp_path: Path) -> None:
+    """The program gets all arguments after its name, and keeps the command's exit code, streams and process id."""
     (tmp_path / "program.py").write_text("import os, sys; print(sys.argv[1:], os.getpid()); sys.exit(7)")
     process = subprocess.Popen(
         ratioscope("run", "--detail", "full", "program.py", "--detail", "--", "-m", "x"),
@@ -53,7 +53,7 @@ def test_a_program_gets_its_own_arguments_and_its_exit_code_comes_back(tmp_path:
 
 @pytest.mark.slow
 def test_modules_and_commands_are_started_as_python_and_the_shell_would(tmp_path: Path) -> None:
-    """``-m`` takes a module, a name on the PATH is started itself, and both find the modules that they would find."""
+    """``-m`` takes a module, a name on the PATH is started directly, and both find the modules of their folder."""
     (tmp_path / "here.py").write_text("import sys; print('module', sys.argv[1:])")
     assert start(*ratioscope("run", "-m", "here", "a"), folder=tmp_path).stdout == "module ['a']\n"
     command = ratioscope("run", Path(sys.executable).name, "-c", "import here")
@@ -62,8 +62,8 @@ def test_modules_and_commands_are_started_as_python_and_the_shell_would(tmp_path
 
 
 @pytest.mark.slow
-def test_a_machines_own_sitecustomize_still_runs(tmp_path: Path) -> None:
-    """The module by which the command gets into a process does not take the place of the machine's own."""
+def test_systems_own_sitecustomize_still_runs(tmp_path: Path) -> None:
+    """The system's own sitecustomize runs although the command's one shadows it."""
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'ran'")
     (tmp_path / "program.py").write_text("import sitecustomize; print(theirs, sitecustomize.__file__)")
     path = os.pathsep.join([str(ROOT / "tracking"), str(tmp_path)])
@@ -72,7 +72,7 @@ def test_a_machines_own_sitecustomize_still_runs(tmp_path: Path) -> None:
 
 
 def test_the_function_is_called_after_the_module_alone(tmp_path: Path) -> None:
-    """A process that never imports the awaited module pays nothing; one that does has it whole when the hook runs."""
+    """The hook runs after the complete import of the awaited module, and is not even imported before."""
     (tmp_path / "awaited.py").write_text("loaded = True")
     (tmp_path / "hook.py").write_text("def call(module, options): print('hook', module.loaded, options)")
     order = {"after": {"awaited": "hook:call"}, "options": {"detail": "full"}}
@@ -84,7 +84,7 @@ def test_the_function_is_called_after_the_module_alone(tmp_path: Path) -> None:
 
 
 def test_a_hook_that_fails_warns_and_the_program_goes_on(tmp_path: Path) -> None:
-    """Whatever goes wrong in attaching is one warning; the import succeeds."""
+    """A failing hook gives one warning; the import succeeds."""
     (tmp_path / "awaited.py").write_text("")
     order = {"after": {"awaited": "no_such_module:call"}, "options": {}}
     folders = [str(Path(sitecustomize.__file__).parent), str(tmp_path)]
@@ -95,15 +95,15 @@ def test_a_hook_that_fails_warns_and_the_program_goes_on(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["run", "no-such-thing"], "expected a Python file"),
         (["run", "--report-to", "wanbd", "-m", "this"], "Did you mean 'wandb'"),
         (["run"], "required: program"),
     ],
 )
-def test_what_cannot_be_started_is_told_at_once(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_wrong_program_or_tracker_is_reported_at_once(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wrong program or tracker is an error before anything is started."""
     try:
@@ -111,13 +111,13 @@ def test_what_cannot_be_started_is_told_at_once(
     except SystemExit as error:
         code = error.code  # type: ignore[assignment]
     assert code in (1, 2)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.trl
 @pytest.mark.parametrize("launcher", ["python", "torchrun", "accelerate"])
-def test_a_training_that_knows_nothing_of_it_is_recorded(launcher: str, tmp_path: Path) -> None:
-    """Trainers of a script are watched, whatever starts it: scalars are in its log, records in the journal."""
+def test_unchanged_training_is_recorded(launcher: str, tmp_path: Path) -> None:
+    """The trainers of a script are recorded under every launcher: scalars in its log, records in the journal."""
     from ratioscope.journal.reader import JournalReader
 
     (tmp_path / "train.py").write_text(TRAINING)
@@ -149,8 +149,8 @@ sys.meta_path.insert(0, _Waiting({{"trl.trainer.grpo_trainer": "fake_engine_hook
 
 
 @pytest.mark.trl
-def test_the_command_line_of_trl_is_watched_through_the_launcher_it_starts(tmp_path: Path) -> None:
-    """``trl grpo`` starts accelerate, which starts a script: its trainer is watched all the same."""
+def test_command_line_of_trl_is_recorded_through_its_launcher(tmp_path: Path) -> None:
+    """A trainer is recorded through ``trl grpo``, which starts accelerate, which starts a script."""
     from ratioscope.journal.reader import JournalReader
     from tests.support.drive_grpo import load_example
 

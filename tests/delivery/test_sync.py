@@ -116,7 +116,7 @@ def test_a_run_without_a_tracker_goes_to_mlflow(run: Path) -> None:
     assert received.status == "FINISHED"
     stored = json.loads(read_mlflow_artifact(uri, found.info.run_id, "ratioscope/histograms.json"))
     assert TOKENS in json.dumps(stored)
-    assert received.params["ratioscope.correction.rule.mode"] == "token_truncate"
+    assert received.params["ratioscope.correction.mode"] == "token_truncate"
 
     again = call("sync", run, "--to", "mlflow", folder=run)
     assert (again.returncode, again.stdout) == (0, "Nothing is missing.\n")

@@ -1,1 +1,1 @@
-"""Tests of report."""
+"""Tests of the report: verdict, figures, page and terminal."""

@@ -1,4 +1,4 @@
-"""What the report answers beyond its numbers: the cause, and what another threshold would have done."""
+"""The report's sections on the cause and on other thresholds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = ("modified", "mean", "ess")
 
 
 def record(folder: Path, rule: rs.Correction | None, windows: int = 3, shift: float = 0.0) -> Path:
-    """Records a run whose ratios are spread, and shifted where asked for."""
+    """Records a run with noisy ratios, shifted by a constant."""
     generator = torch.Generator().manual_seed(windows)
     with rs.Recorder(correction=rule, output_dir=folder, report_to="none") as recorder:
         for step in range(1, windows + 1):
@@ -43,7 +43,7 @@ def record(folder: Path, rule: rs.Correction | None, windows: int = 3, shift: fl
 
 
 def traces(text: str) -> list[dict[str, Any]]:
-    """What the figure of other caps draws."""
+    """Returns the traces of the figure on other caps."""
     found = re.search(r'<script type="application/json" id="panels">(.*?)</script>', text, re.DOTALL)
     assert found
     figure = next(panel["figure"] for panel in json.loads(found[1]) if panel["key"] == "thresholds")
@@ -64,7 +64,7 @@ def traces(text: str) -> list[dict[str, Any]]:
 def test_page_has_the_numbers_of_the_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rule: rs.Correction | None
 ) -> None:
-    """Every number that ``ratioscope sweep --json`` gives is a point of the page, with its interval, and the advice."""
+    """Every number of ``ratioscope sweep --json`` is a point of the page, with its interval and advice."""
     run = record(tmp_path, rule)
     text = report_html(read(run))
     modes = "token_truncate,token_mask,sequence_truncate,sequence_mask"
@@ -87,8 +87,8 @@ def test_page_has_the_numbers_of_the_sweep(
     assert json.loads(capsys.readouterr().out)["recommendation"]["text"] in text
 
 
-def test_line_of_the_caps_is_exact_and_one_mode_is_shown(tmp_path: Path) -> None:
-    """The line's caps lie on edges of buckets, where the modified fraction has no error; the run's mode is shown."""
+def test_line_of_caps_is_exact_and_one_mode_is_visible(tmp_path: Path) -> None:
+    """The line's caps lie on bucket edges, where the modified fraction has no error; the run's mode is visible."""
     drawn = traces(report_html(read(record(tmp_path, rs.Correction("token", "mask", upper=2.0)))))
     assert {trace["meta"]["choice"] for trace in drawn if trace["visible"]} == {"token mask"}
     modified = [trace for trace in drawn if trace["meta"]["number"] == "modified" and trace["mode"] == "lines"]
@@ -120,8 +120,8 @@ def test_pools_are_those_of_the_records(tmp_path: Path) -> None:
     assert next(remaining, None) is None
 
 
-def test_cause_is_told_on_the_page_and_in_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A finding stands with its evidence, remedy and source; the verdict leads to it; the terminal has it too."""
+def test_page_and_terminal_describe_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A finding has evidence, remedy and source on the page, a link from the verdict, and lines in the terminal."""
     run = record(tmp_path, rs.Correction("token", "truncate", upper=2.0), shift=0.3)
     timeline = read(run)
     assert timeline.pooled is not None
@@ -143,7 +143,7 @@ def test_cause_is_told_on_the_page_and_in_the_terminal(tmp_path: Path, capsys: p
 
 
 def test_compare_names_each_runs_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the terminal and on the page each run has its gravest finding."""
+    """Terminal and page name the gravest finding of each run."""
     shifted = record(tmp_path / "shifted", None, shift=0.3)
     healthy = record(tmp_path / "healthy", None)
     names = [cause.gravest(diagnosis_of(read(run))) for run in (shifted, healthy)]
@@ -156,8 +156,8 @@ def test_compare_names_each_runs_cause(tmp_path: Path, capsys: pytest.CaptureFix
         assert name in text
 
 
-def test_scalars_alone_say_what_they_cannot() -> None:
-    """Of a run without a journal the page says that no threshold follows and what was not checked."""
+def test_page_of_scalars_names_their_limits() -> None:
+    """The page of a run without a journal names the limits of scalars."""
     timeline = make_timeline(20)
     text = report_html(timeline)
     assert "Read from scalars only" in text

@@ -29,7 +29,7 @@ PHONE = {"width": 390, "height": 844, "mobile": True}
 
 @pytest.fixture(scope="module")
 def desktop() -> Iterator[Chrome]:
-    """A browser of a desk's width."""
+    """Yields a browser with the width of a desktop."""
     with browser() as driver:
         driver.execute_cdp_cmd("Network.enable", {})
         driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*"]})
@@ -37,7 +37,7 @@ def desktop() -> Iterator[Chrome]:
 
 
 def _open(driver: Chrome, text: str, folder: Path) -> float:
-    """Opens a page, waits until its last figure is drawn, and checks that it loaded and complained of nothing.
+    """Opens a page, waits for its last figure, and checks that it loaded nothing and logged nothing.
 
     Returns:
         Seconds that it took.
@@ -60,7 +60,7 @@ def _wait(driver: Chrome, script: str) -> None:
 
 
 def _figures(driver: Chrome) -> dict[str, int]:
-    """Number of marks that each figure has on the page: lines, bars and pictures."""
+    """Counts the marks of each figure: lines, bars and images."""
     script = """return Object.fromEntries([...document.querySelectorAll(".plot")].map(plot => [plot.id.slice(5),
         plot.querySelectorAll(".scatterlayer .trace, .barlayer .point, .heatmaplayer image").length]))"""
     found: dict[str, int] = driver.execute_script(script)
@@ -93,8 +93,8 @@ def test_report_is_drawn_in_light_and_in_dark(desktop: Chrome, tmp_path: Path) -
     assert desktop.get_log("browser") == []
 
 
-def test_a_log_of_anothers_is_drawn(desktop: Chrome, tmp_path: Path) -> None:
-    """Of TRL's own numbers there are two figures, both with marks, and no card says that something is missing."""
+def test_third_party_log_is_drawn(desktop: Chrome, tmp_path: Path) -> None:
+    """TRL's own numbers give two figures with marks, and no card about a missing figure."""
     run = Timeline(name="bare", source="trainer_state.json")
     gap, ratio = "sampling/sampling_logp_difference", "sampling/importance_sampling_ratio"
     for step in range(1, 60):
@@ -107,8 +107,8 @@ def test_a_log_of_anothers_is_drawn(desktop: Chrome, tmp_path: Path) -> None:
     screenshot(desktop, "report-of-another-log", tmp_path, whole=True)
 
 
-def test_phone_scrolls_only_downwards(tmp_path: Path) -> None:
-    """On a phone neither page is wider than the screen, even with a long name; wide tables scroll by themselves."""
+def test_page_fits_a_phone(tmp_path: Path) -> None:
+    """On a phone no page is wider than the screen, even with a long name; wide tables scroll by themselves."""
     run = make_timeline(60, name="a_very_long_name_without_a_space_" * 9)
     with browser(**PHONE) as driver:
         pages = {"report": report_html(run), "compare": compare_html([run, make_timeline(60, name="b" * 99)])}
@@ -125,12 +125,12 @@ def test_slider_moves_the_histogram(desktop: Chrome, tmp_path: Path) -> None:
     """The slider opens at the newest window; elsewhere it shows that window's counts."""
     timeline = make_timeline(40)
     _open(desktop, report_html(timeline), tmp_path)
-    assert _slider(desktop) == ["step 40", _told(timeline, 39)]
+    assert _slider(desktop) == ["step 40", _hover_text(timeline, 39)]
     groove = desktop.find_element(By.CSS_SELECTOR, "#plot-histogram .slider-rail-touch-rect")
     desktop.execute_script("arguments[0].scrollIntoView({block: 'center'})", groove)
     ActionChains(desktop).move_to_element_with_offset(groove, 2 - int(groove.rect["width"]) // 2, 0).click().perform()
     _wait(desktop, "return document.querySelector('#plot-histogram').layout.sliders[0].active == 0")
-    assert _slider(desktop) == ["step 1", _told(timeline, 0)]
+    assert _slider(desktop) == ["step 1", _hover_text(timeline, 0)]
     screenshot(desktop, "report-slider", tmp_path)
 
 
@@ -141,13 +141,13 @@ def _slider(driver: Chrome) -> list[Any]:
     return found
 
 
-def _told(timeline: Any, index: int) -> str:
+def _hover_text(timeline: Any, index: int) -> str:
     counts = timeline.history.latest("ratioscope/hist/token_log_ratio").windows[index].counts
     return f"{100 * counts[32] / counts.sum():.3g} % ({counts[32]})"
 
 
-def test_hover_says_the_numbers(desktop: Chrome, tmp_path: Path) -> None:
-    """Over a heat map one reads step, log-ratio, ratio and share; over lines the step and each line's value."""
+def test_hover_displays_the_numbers(desktop: Chrome, tmp_path: Path) -> None:
+    """Hovering a heat map displays step, ratio and share; hovering lines displays the step and each value."""
     _open(desktop, report_html(make_timeline(20)), tmp_path)
     heat = _hover(desktop, "heat-token", y=0.47)
     assert "step" in heat
@@ -161,7 +161,7 @@ def test_hover_says_the_numbers(desktop: Chrome, tmp_path: Path) -> None:
 
 
 def _hover(driver: Chrome, key: str, *, y: float = 0.5) -> str:
-    """What is shown where the pointer stands in a figure."""
+    """Returns the hover text at a height of a figure."""
     plot = driver.find_element(By.CSS_SELECTOR, f"#plot-{key} .nsewdrag")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
     ActionChains(driver).move_to_element_with_offset(plot, 7, int((y - 0.5) * plot.rect["height"])).perform()
@@ -171,8 +171,8 @@ def _hover(driver: Chrome, key: str, *, y: float = 0.5) -> str:
     return found
 
 
-def test_hostile_names_run_nothing(desktop: Chrome, tmp_path: Path) -> None:
-    """A run named like a script is shown by that name, also inside figures; no script, link or picture comes of it."""
+def test_hostile_names_are_not_executed(desktop: Chrome, tmp_path: Path) -> None:
+    """A run named like a script keeps that name, also inside figures, and creates no script, link or image."""
     runs = [make_timeline(30, name=name) for name in (HOSTILE, "<img src=x onerror=alert(2)>", "ж漢" * 5000)]
     _open(desktop, compare_html(runs), tmp_path)
     legend = desktop.execute_script("return document.querySelector('#plot-kl .legend').textContent")
@@ -186,7 +186,7 @@ def test_hostile_names_run_nothing(desktop: Chrome, tmp_path: Path) -> None:
 
 
 def test_comparison_is_drawn(desktop: Chrome, tmp_path: Path) -> None:
-    """Of four runs all heat maps and lines are drawn, side by side on a desk."""
+    """A comparison of four runs draws all heat maps and lines, side by side on a desktop."""
     runs = [make_timeline(n, name=f"run {n}", level=level) for n in (40, 80) for level in ("token", "sequence")]
     _open(desktop, compare_html(runs), tmp_path)
     figures = _figures(desktop)
@@ -197,8 +197,8 @@ def test_comparison_is_drawn(desktop: Chrome, tmp_path: Path) -> None:
     screenshot(desktop, "compare", tmp_path, whole=True)
 
 
-def test_too_little_to_draw_is_said(desktop: Chrome, tmp_path: Path) -> None:
-    """A run in which no token was valid has a page that says so, with what was left out drawn."""
+def test_missing_data_is_explained(desktop: Chrome, tmp_path: Path) -> None:
+    """The page of a run without a valid token names this, and draws the exclusions."""
     _open(desktop, report_html(make_nan_timeline()), tmp_path)
     assert "Not one token was valid" in desktop.find_element(By.TAG_NAME, "main").text
     assert _figures(desktop).keys() == {"excluded", "excluded-counts"}
@@ -206,7 +206,7 @@ def test_too_little_to_draw_is_said(desktop: Chrome, tmp_path: Path) -> None:
 
 
 def test_page_works_in_a_sandboxed_frame(desktop: Chrome, tmp_path: Path) -> None:
-    """Trackers show pages in a frame that may run scripts and nothing else; the figures are drawn there too."""
+    """The figures are drawn in a frame that permits scripts only, as trackers use it."""
     inner = tmp_path / "inner.html"
     inner.write_text(report_html(make_timeline(20)), encoding="utf-8")
     outer = tmp_path / "outer.html"
@@ -219,8 +219,8 @@ def test_page_works_in_a_sandboxed_frame(desktop: Chrome, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", ["off", "old"])
-def test_page_without_figures_still_says_the_rest(how: str, tmp_path: Path) -> None:
-    """Where scripts are off or the browser is too old the page says so, and its tables are there."""
+def test_page_without_figures_keeps_the_rest(how: str, tmp_path: Path) -> None:
+    """Without scripts, or in an old browser, the page explains the missing figures and keeps its tables."""
     text = report_html(make_timeline(20))
     path = tmp_path / "page.html"
     path.write_text(
@@ -249,7 +249,7 @@ def test_a_hundred_thousand_windows_open_in_5_s(desktop: Chrome, tmp_path: Path)
 
 
 def test_keyboard_reaches_tables(desktop: Chrome, tmp_path: Path) -> None:
-    """A table that scrolls takes the focus, so that it scrolls without a pointer."""
+    """A scrolling table takes the focus, so that the keyboard can scroll it."""
     _open(desktop, report_html(make_timeline(5)), tmp_path)
     reached = set()
     for _ in range(8):  # a link and what folds out come before

@@ -1,4 +1,4 @@
-"""The report and the comparison as pages: their numbers, and what stands where there are none."""
+"""The report and the comparison as pages: numbers, and notices on missing data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDER = ["heat-token", "fan", "modified", "histogram", "ess", "kl", "sequence", 
 
 
 class _Seen(HTMLParser):
-    """Elements of a page, and what a reader sees of it."""
+    """Elements and visible text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -64,13 +64,13 @@ def _panels(text: str) -> dict[str, dict[str, Any]]:
 
 
 def _numbers(values: Any) -> list[float]:
-    """Plain numbers of an array as plotly writes it."""
+    """Decodes an array as plotly stores it."""
     if isinstance(values, dict):
         return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).tolist()
     return list(values)
 
 
-def test_numbers_in_the_page_are_the_runs() -> None:
+def test_page_has_the_numbers_of_the_run() -> None:
     """Each line holds exactly the steps and values of its statistic, evaluations included."""
     timeline = make_timeline(100, evaluations=True)
     drawn = 0
@@ -100,7 +100,7 @@ def test_heat_map_has_the_shares() -> None:
 
 
 def test_slider_has_each_window_and_shows_the_newest() -> None:
-    """Every stop of the slider has its window's counts, the newest being shown, with the bounds at their logarithms."""
+    """Every stop of the slider has the counts of its window; the newest is active; bounds lie at their logarithms."""
     timeline = make_timeline(30)
     figure = _panels(report_html(timeline))["histogram"]
     (slider,) = figure["layout"]["sliders"]
@@ -133,7 +133,7 @@ def test_page_is_small_complete_and_in_order() -> None:
 
 
 def test_hostile_names_are_text() -> None:
-    """Markup in names, configs and events stays text: in the page, in its title, in figures and in the data."""
+    """Markup in names, configs and events stays text in the page, its title, its figures and its data."""
     timeline = make_timeline(5, name=HOSTILE, user={"note": HOSTILE, HOSTILE: HOSTILE})
     timeline.events.append((1, HOSTILE))
     plain = make_timeline(5)
@@ -153,7 +153,7 @@ def test_hostile_names_are_text() -> None:
 
 
 def test_long_name_is_cut_and_kept() -> None:
-    """A name of 10 000 characters is cut where it is shown and whole in a title attribute."""
+    """A name of 10 000 characters is cut on the page, and complete in a title attribute."""
     name = "ж" * 10_000
     seen = _Seen(report_html(make_timeline(3, name=name)))
     assert len(seen.title) < 120
@@ -170,8 +170,8 @@ def test_long_name_is_cut_and_kept() -> None:
     ],
     ids=["empty", "only NaN", "one"],
 )
-def test_page_says_what_there_is_too_little_of(timeline: Timeline, words: str, keys: list[str]) -> None:
-    """A run without windows, without a valid token or with one window has a page that says so."""
+def test_page_explains_missing_data(timeline: Timeline, words: str, keys: list[str]) -> None:
+    """The page of a run without windows, without a valid token or with one window explains it."""
     text = report_html(timeline)
     assert words in _Seen(text).words
     assert list(_panels(text)) == keys
@@ -179,8 +179,8 @@ def test_page_says_what_there_is_too_little_of(timeline: Timeline, words: str, k
     assert f"{timeline.name or 'unnamed'}: {words}" in compared
 
 
-def test_a_single_window_is_seen() -> None:
-    """One window is drawn as points, since a line of one point is invisible, and without a slider."""
+def test_single_window_is_visible() -> None:
+    """One window is drawn as points and without a slider, because a line of one point is invisible."""
     for key, figure in _panels(report_html(make_timeline(1))).items():
         assert "sliders" not in figure["layout"]
         for trace in figure["data"]:
@@ -189,7 +189,7 @@ def test_a_single_window_is_seen() -> None:
 
 
 def test_missing_statistics_leave_out_their_figure() -> None:
-    """What a run never had is named in place of its figure, and the headline's quantiles are used where others lack."""
+    """Missing statistics are named in place of their figure; the headline's quantiles replace missing ones."""
     timeline = make_timeline(5)
     for key in list(timeline.scalars):
         if "/token/" in key or "/sequence/" in key:
@@ -207,7 +207,7 @@ def test_missing_statistics_leave_out_their_figure() -> None:
 
 
 def test_thinning_keeps_every_spike() -> None:
-    """Of 100 000 points at most 2 000 stay; both ends and the extremes of every stretch are among them."""
+    """Thinning keeps at most 2 000 of 100 000 points, with both ends and the extremes of every stretch."""
     values = np.random.default_rng(0).normal(size=100_000)
     values[[31_415, 92_653]] = 50, -50
     kept = thin(values)
@@ -221,15 +221,15 @@ def test_thinning_keeps_every_spike() -> None:
     assert len(thin(np.zeros(5000))) <= MAX_POINTS
 
 
-def test_thinning_is_told() -> None:
-    """A figure that was thinned says so, and one that was not does not."""
+def test_thinning_is_noted() -> None:
+    """A note appears on thinned figures only."""
     notes = {n: [panel.note for panel in figures.panels([make_timeline(n)])] for n in (50, 2500)}
     assert any("Thinned to at most 2,000" in note for note in notes[2500])
     assert not any("Thinned" in note for note in notes[50])
 
 
 def test_runs_are_compared_on_the_same_axes() -> None:
-    """Lines of several runs lie over each other in a colour each; their heat maps stand side by side on equal axes."""
+    """Several runs share axes with one colour each; their heat maps are placed side by side with equal axes."""
     runs = [make_timeline(60, name="same"), make_timeline(90, name="same"), make_timeline(30, name="other")]
     panels = _panels(compare_html(runs))
     heat = [panels[f"heat-token-{number}"] for number in (1, 2, 3)]
@@ -241,7 +241,7 @@ def test_runs_are_compared_on_the_same_axes() -> None:
     assert len(panels["fan"]["data"]) == 3 * 3 + 2
 
 
-def test_other_bins_have_their_own_axis_and_say_so() -> None:
+def test_different_bins_have_their_own_axes() -> None:
     """Heat maps of runs with different bins are drawn on their own axes, and the page says so."""
     coarse = make_timeline(10, name="coarse")
     coarse.history = History()
@@ -253,7 +253,7 @@ def test_other_bins_have_their_own_axis_and_say_so() -> None:
 
 
 def test_sequence_mode_draws_its_own_level() -> None:
-    """Where the rule works on sequences, the bounds are drawn among sequences' ratios and not among tokens'."""
+    """A sequence rule draws its bounds in the figures of sequence ratios only."""
     panels = {panel.key: panel.figure.data for panel in figures.panels([make_timeline(10, level="sequence")])}
     with_bounds = {key for key, data in panels.items() if any((t.text or ("", ""))[-1][:5] == "upper" for t in data)}
     assert with_bounds == {"heat-sequence", "fan", "histogram"}
@@ -268,7 +268,7 @@ def test_many_runs_stay_small() -> None:
 
 
 def test_long_history_is_pooled_evenly() -> None:
-    """The columns of a long run's heat map cover about as many windows each, not most of the run in the first."""
+    """The columns of a long run's heat map cover about equally many windows."""
     history = History()
     for step in range(1, 5001):
         history.add(TOKENS, step, normal_bins(0))
@@ -288,7 +288,7 @@ def test_page_is_fast() -> None:
 
 
 def test_odd_config_is_no_error() -> None:
-    """Whatever stands in a config, the page is made: it may come from anywhere."""
+    """Any value in a config gives a page, because a config may come from any program."""
     rules: list[Any] = [None, "x", [], {}, {"enabled": False}, {"level": 7, "upper": "none", "lower": float("nan")}]
     for rule in rules:
         timeline = make_timeline(2)
@@ -304,13 +304,13 @@ def test_page_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_run_is_an_error() -> None:
-    """A comparison of no runs says what it got."""
+    """A comparison without a run raises an error that says so."""
     with pytest.raises(ValueError, match="got no run"):
         compare_html([])
 
 
 def test_text_is_escaped_once_on_the_page_and_never_in_the_terminal() -> None:
-    """A split with markup is shown literally by both, in the table of the worst tokens and in the page's title."""
+    """Page and terminal display markup in a split, a token and a name literally."""
     token = WorstToken(
         1.0, -1.0, -2.0, None, 5, (1,), (2,), 0, 9, 1.0, 77, 0, text="<i>", before_text="&", after_text=""
     )

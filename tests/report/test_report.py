@@ -1,4 +1,4 @@
-"""What a report says in words and numbers, against numpy on the tokens themselves."""
+"""Words and numbers of a report, compared with numpy on the tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ APART = "ratioscope/log_ratio/abs_mean"
 
 
 def record(folder: Path, noises: list[float], **settings: Any) -> tuple[Timeline, list[NDArray[np.float64]]]:
-    """Records a run with so much noise in each window; gives it as reports read it, and float32 log-ratios."""
+    """Records a run with the given noise of each window; returns the run as read, and its log-ratios."""
     generator = torch.Generator().manual_seed(len(noises))
     correction = settings.pop("correction", rs.Correction("token", "truncate", lower=0.9, upper=1.2))
     log_ratios: list[NDArray[np.float64]] = []
@@ -47,7 +47,7 @@ def record(folder: Path, noises: list[float], **settings: Any) -> tuple[Timeline
 
 
 def made(values: list[float], name: str = "run", key: str = APART) -> Timeline:
-    """A run with one statistic."""
+    """Makes a run with one statistic."""
     timeline = Timeline(name=name)
     for step, value in enumerate(values, start=1):
         timeline.add(step, "train", 0.0, {key: value, "ratioscope/counts/tokens": 1000.0}, {})
@@ -55,17 +55,17 @@ def made(values: list[float], name: str = "run", key: str = APART) -> Timeline:
 
 
 def text_of(timeline: Timeline) -> str:
-    """All sentences of a verdict."""
+    """Returns all sentences of a verdict."""
     return "\n".join(line.text for line in verdict(timeline))
 
 
 def levels(timeline: Timeline) -> set[str]:
-    """The levels of a verdict."""
+    """Returns the levels of a verdict."""
     return {line.level for line in verdict(timeline)}
 
 
 def printed(renderable: Any, width: int = 200) -> str:
-    """What a terminal of a width without colours shows."""
+    """Renders for a terminal of the given width, without colours."""
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
     console.print(renderable)
     assert isinstance(console.file, io.StringIO)
@@ -73,7 +73,7 @@ def printed(renderable: Any, width: int = 200) -> str:
 
 
 def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
-    """Verdict and table have the modified fraction, distance, quantiles and ESS that numpy finds in the tokens."""
+    """Verdict and table have numpy's modified fraction, mean |log-ratio|, quantiles and ESS of the tokens."""
     timeline, log_ratios = record(tmp_path / "run", [0.05, 0.3, *[0.1] * 10])
     ratios = [np.exp(each) for each in log_ratios]
     outside = [((each < 0.9).mean(), (each > 1.2).mean()) for each in ratios]
@@ -106,7 +106,7 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
 
 
 def test_growth_has_its_factor_and_steps(tmp_path: Path) -> None:
-    """A distance that grows is said with the medians of first and last fifth, their steps and the factor."""
+    """The sentence on growth has the medians of the first and last fifth, their steps and the factor."""
     timeline, log_ratios = record(tmp_path / "run", [0.02] * 5 + [0.1] * 5)
     first, last = (float(np.median([np.abs(d).mean() for d in part])) for part in (log_ratios[:3], log_ratios[-3:]))
     line = next(line for line in verdict(timeline) if "grew" in line.text)
@@ -118,7 +118,7 @@ def test_growth_has_its_factor_and_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ([0.01] * 10, "is steady"),
         ([0.01] * 9 + [0.5], "is steady"),
@@ -128,21 +128,21 @@ def test_growth_has_its_factor_and_steps(tmp_path: Path) -> None:
         ([0.01] * 4 + [0.1] * 5, None),
     ],
 )
-def test_growth_is_robust_and_not_said_of_few_windows(values: list[float], said: str | None) -> None:
+def test_growth_is_robust_and_needs_ten_windows(values: list[float], message: str | None) -> None:
     """One odd window is no growth, and nine windows are too few to say anything."""
     found = [line.text for line in verdict(made(values)) if line.text.startswith("The mismatch")]
-    assert [said in text for text in found] == [True] if said else found == []
+    assert [message in text for text in found] == [True] if message else found == []
 
 
 def test_run_without_windows_says_so(tmp_path: Path) -> None:
-    """A run that has not flushed is no good run."""
+    """A run without a window gets a warning."""
     timeline, _ = record(tmp_path / "run", [])
     assert [line.level for line in verdict(timeline)] == ["warning"]
     assert "nothing can be said" in printed(render(timeline))
 
 
-def test_one_record_has_no_course(tmp_path: Path) -> None:
-    """With one record there are its numbers, without a worst or a growth."""
+def test_one_record_has_no_growth(tmp_path: Path) -> None:
+    """The verdict on one record has its numbers, without a worst value or growth."""
     timeline, log_ratios = record(tmp_path / "run", [0.01])
     text = text_of(timeline)
     assert f"mean |log-ratio| of tokens is {np.abs(log_ratios[0]).mean():.4g} nats at step 10" in text
@@ -151,7 +151,7 @@ def test_one_record_has_no_course(tmp_path: Path) -> None:
 
 
 def test_nan_tokens_are_left_out_and_named(tmp_path: Path) -> None:
-    """With only NaN tokens nothing was measured, nothing is good, and the tokens are counted with their reason."""
+    """A run of NaN tokens has only bad sentences, and its tokens are counted with the reason."""
     timeline, _ = record(tmp_path / "run", [float("nan")] * 3)
     assert levels(timeline) == {"bad"}
     assert "No valid token in 3 windows" in text_of(timeline)
@@ -160,7 +160,7 @@ def test_nan_tokens_are_left_out_and_named(tmp_path: Path) -> None:
 
 
 def test_some_windows_without_tokens_are_counted(tmp_path: Path) -> None:
-    """A window that measured nothing is named, and so are tokens that were left out."""
+    """Windows without a valid token are counted, and so are tokens that were left out."""
     timeline, _ = record(tmp_path / "run", [0.01, float("nan"), 0.01])
     text = text_of(timeline)
     assert "No valid token in 1 of 3 windows, last at step 20" in text
@@ -168,7 +168,7 @@ def test_some_windows_without_tokens_are_counted(tmp_path: Path) -> None:
 
 
 def test_identical_log_probabilities_measure_nothing(tmp_path: Path) -> None:
-    """Equality to the last bit is bad, and nothing is called good or near because of it."""
+    """Bitwise equality is bad, and no other sentence is good because of it."""
     timeline, _ = record(tmp_path / "run", [0.0] * 12)
     assert "equal to the last bit in all of 12 windows" in text_of(timeline)
     assert "bad" in levels(timeline)
@@ -176,13 +176,13 @@ def test_identical_log_probabilities_measure_nothing(tmp_path: Path) -> None:
 
 
 def test_unmodified_batch_is_not_called_good(tmp_path: Path) -> None:
-    """A correction without effect is noted: its bounds may just not reach what is wrong."""
+    """A correction without effect is a note, never good."""
     timeline, _ = record(tmp_path / "run", [0.001])
     assert [line.level for line in verdict(timeline) if "changes 0 %" in line.text] == ["note"]
 
 
-def test_watching_only_is_said(tmp_path: Path) -> None:
-    """Without a correction the verdict says that none is applied."""
+def test_missing_correction_is_noted(tmp_path: Path) -> None:
+    """The verdict of a run without a correction says that none is applied."""
     timeline, _ = record(tmp_path / "run", [0.01], correction=None)
     assert "No correction: ratios are only watched." in text_of(timeline)
 
@@ -196,7 +196,7 @@ def test_levels_follow_the_modified_fraction(fraction: float, level: str) -> Non
 
 
 def test_one_sequence_that_carries_the_batch_is_named(tmp_path: Path) -> None:
-    """In a sequence mode an effective sample of about one sequence is bad."""
+    """An effective sample of about one sequence is bad in a sequence mode."""
     rule = rs.Correction("sequence", "truncate", upper=1e30)
     timeline, log_ratios = record(tmp_path / "run", [3.0], correction=rule)
     ratios = np.exp(log_ratios[0].sum(axis=1))
@@ -208,7 +208,7 @@ def test_one_sequence_that_carries_the_batch_is_named(tmp_path: Path) -> None:
 
 
 def test_weights_that_differ_from_the_rule_come_first(tmp_path: Path) -> None:
-    """Weights that are not the rule's are the first thing that is said, as a cause and with their windows."""
+    """Weights that differ from the rule give the first two sentences, the cause and the windows."""
     with rs.Recorder(correction=rs.Correction("token", "truncate", upper=1.2), output_dir=tmp_path) as recorder:
         logps = -torch.rand(ROWS, TOKENS) - 1.0
         mask = torch.ones(ROWS, TOKENS, dtype=torch.bool)
@@ -220,8 +220,8 @@ def test_weights_that_differ_from_the_rule_come_first(tmp_path: Path) -> None:
     assert "in 1 window, last at step 3" in windows.text
 
 
-def test_names_from_outside_are_text() -> None:
-    """Terminal sequences, markup and reversed writing in names and values do nothing, and long ones are cut."""
+def test_untrusted_names_are_text() -> None:
+    """Terminal sequences, markup and reversed text in names and values have no effect; long ones are cut."""
     name = "\x1b[31mred\x1b]0;title\x07[bold]x[/bold]\u202eevil\n<script>"
     timeline = made([0.01] * 12, name)
     timeline.config = {"user": {name: "\x1b[2J" + "v" * 10_000}}
@@ -233,7 +233,7 @@ def test_names_from_outside_are_text() -> None:
         assert len(shown) < 12_000
 
 
-def test_labels_are_short_and_unlike_each_other() -> None:
+def test_labels_are_short_and_unique() -> None:
     """Long names lose their middle and equal ones are numbered."""
     names = ["a", "a", "a (1)", "x" * 5000 + "1", "x" * 5000 + "2", ""]
     found = labels([made([], name) for name in names])
@@ -243,7 +243,7 @@ def test_labels_are_short_and_unlike_each_other() -> None:
 
 
 def test_configs_differ_by_dotted_key() -> None:
-    """Only what differs is listed, and what a run lacks is not set."""
+    """Only settings that differ are listed; a missing setting is "not set"."""
     runs = [made([], "a"), made([], "b")]
     runs[0].config = {"correction": {"upper": 2.0, "mode": "x"}, "user": {"a": None}}
     runs[1].config = {"correction": {"upper": 3.0, "mode": "x"}, "user": {}}
@@ -252,14 +252,14 @@ def test_configs_differ_by_dotted_key() -> None:
 
 
 def test_differences_stand_side_by_side() -> None:
-    """Key figures have one value a run, and None where a run has none."""
+    """Key figures have one value per run, and None for a missing one."""
     found = {each.label: each.values for each in differences([made([0.1, 0.3]), made([], "b")])}
     assert found["Mean |log-ratio|, nats, latest"] == (0.3, None)
     assert found["Mean |log-ratio|, nats, median"] == (pytest.approx(0.2), None)
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"),
+    ("runs", "message"),
     [
         ([[1.0] * 10 + [3.0] * 10, [1.0] * 6 + [2.5] * 9], "run (2) drifted first, from step 7 on: its"),
         (
@@ -272,13 +272,13 @@ def test_differences_stand_side_by_side() -> None:
         ([[0.0] * 5 + [0.1] * 5, [1.0] * 10], "up from nothing"),
     ],
 )
-def test_first_to_drift(runs: list[list[float]], said: str) -> None:
+def test_first_to_drift(runs: list[list[float]], message: str) -> None:
     """The run that first stays above twice its beginning is named; a single odd window is no drift."""
-    assert said in first_to_drift([made(values) for values in runs])
+    assert message in first_to_drift([made(values) for values in runs])
 
 
 def test_runs_with_different_noise_get_the_same_axes(tmp_path: Path) -> None:
-    """Journals are read with the widest bins of all, so that their histograms compare, and lose no token."""
+    """Journals are read with the widest bins of all runs, and no token is lost."""
     addresses = [tmp_path / "calm", tmp_path / "wild"]
     alone = [record(address, [noise] * 3)[0] for address, noise in zip(addresses, (0.001, 0.5), strict=True)]
     assert exponents_of(alone[0]) != exponents_of(alone[1])
@@ -320,7 +320,7 @@ def test_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypa
 
 
 def test_only_pages_are_overwritten(tmp_path: Path) -> None:
-    """A file that is no page is left as it is; a folder, or a folder that is not there, is said to be one."""
+    """A file that is no page is never overwritten; a folder, or a missing folder, raises an error that says so."""
     for name, content in (("journal.sqlite", b"SQLite format 3\0"), ("notes.html", b"my notes")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FileExistsError, match="is no HTML; it is left as it is"):
@@ -332,8 +332,8 @@ def test_only_pages_are_overwritten(tmp_path: Path) -> None:
         write_page(tmp_path / "none" / "page.html", "<html>")
 
 
-def test_numbers_are_written_short_and_honest() -> None:
-    """What is not measured is a dash, and a fraction that is not 0 or 1 is never shown as such."""
+def test_numbers_are_short_and_honest() -> None:
+    """Missing values are a dash; a fraction strictly between 0 and 1 is never displayed as 0 or 100 %."""
     assert [number(value) for value in (None, 0.0, 1.23456, 12345.6, 1e-9, 3e9, float("inf"))] == [
         "–",
         "0",

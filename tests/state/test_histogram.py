@@ -51,7 +51,7 @@ def bucket(value: float) -> int:
 def counted(values: list[float] | NDArray[np.float32]) -> NDArray[np.int64]:
     """Histogram of all the values."""
     tensor = torch.tensor(np.asarray(values, dtype=np.float32))
-    return histogram.count(tensor, torch.ones_like(tensor, dtype=torch.bool)).numpy()
+    return histogram.count([(tensor, torch.ones_like(tensor, dtype=torch.bool))])[0].numpy()
 
 
 def neighbours(value: float) -> list[float]:
@@ -112,7 +112,7 @@ def test_only_valid_values_are_counted() -> None:
     """Positions that are not valid leave no trace, whatever they hold."""
     values = torch.tensor([[0.5, math.inf, -0.5], [0.5, 0.5, -1e30]])
     valid = torch.tensor([[True, False, True], [True, False, False]])
-    counts = histogram.count(values, valid)
+    (counts,) = histogram.count([(values.flatten(), valid.flatten())])
     expected = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64)
     expected[bucket(0.5)], expected[bucket(-0.5)] = 2, 1
     assert torch.equal(counts, expected)
@@ -121,7 +121,7 @@ def test_only_valid_values_are_counted() -> None:
 def test_counts_are_integers_without_a_ceiling() -> None:
     """A bucket goes on counting where a float32 counter stops, at 2**24."""
     values = torch.zeros(2**24 + 1)
-    counts = histogram.count(values, torch.ones(1, dtype=torch.bool).expand_as(values))
+    (counts,) = histogram.count([(values, torch.ones(1, dtype=torch.bool).expand_as(values))])
     assert counts[histogram.ZERO] == 2**24 + 1
 
 

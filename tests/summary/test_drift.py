@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ratioscope as rs
-from ratioscope.summary.drift import drift_summary
+from ratioscope.summary.noise_and_drift import drift_summary
 from tests.support.reference import drift
 
 AT = "ratioscope/drift/"

@@ -146,7 +146,7 @@ def test_where_every_weight_is_masked_no_sample_size_is_left() -> None:
 def test_the_corrected_histogram_is_of_what_is_left(correction: rs.Correction, values: list[float]) -> None:
     """Masked ratios leave the corrected histogram and truncated ones move to their bound, at the rule's level."""
     expected = torch.tensor(values)
-    counts = histogram.count(expected, torch.ones_like(expected, dtype=torch.bool)).numpy()
+    counts = histogram.count([(expected, torch.ones_like(expected, dtype=torch.bool))])[0].numpy()
     got = histogram_of(summary_of([[0.125, -0.5, 0.625]], correction), "corrected_log_ratio")
     assert np.array_equal(got, counts)
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from selenium import webdriver
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-"""Names under which a browser is looked for."""
+"""Names of browsers to look for."""
 
 SCREENSHOTS = "RATIOSCOPE_SCREENSHOTS"
-"""Environment variable: a folder that keeps the screenshots; otherwise they go where the test says."""
+"""Environment variable with a folder for all screenshots; by default each test chooses one."""
 
 
 def program() -> str:
-    """Path of the browser.
+    """Returns the path of the browser.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -37,13 +37,13 @@ def program() -> str:
 def browser(
     *, width: int = 1400, height: int = 1000, dark: bool = False, mobile: bool = False
 ) -> Iterator[webdriver.Chrome]:
-    """A browser that keeps what the console says, for ``driver.get_log("browser")``.
+    """Yields a browser that keeps its console's messages for ``driver.get_log("browser")``.
 
     Args:
-        width: of the page, in CSS pixels.
-        height: of the page, in CSS pixels.
-        dark: whether the page is asked to be dark.
-        mobile: whether it is a phone, whose page may be narrower than a window can be.
+        width: width of the page, in CSS pixels.
+        height: height of the page, in CSS pixels.
+        dark: whether the preferred colour scheme is dark.
+        mobile: whether to emulate a phone, whose page may be narrower than a window can be.
     """
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -67,19 +67,19 @@ def browser(
 
 
 def scheme(driver: webdriver.Chrome, *, dark: bool) -> None:
-    """Switches the colour scheme that the page is asked for."""
+    """Switches the preferred colour scheme."""
     features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def screenshot(driver: webdriver.Chrome, name: str, folder: Path, *, whole: bool = False) -> Path:
-    """Saves what is seen as ``name.png``.
+    """Saves a screenshot as ``name.png``.
 
     Args:
         driver: the browser.
-        name: of the file, without its suffix.
-        folder: where it goes, unless ``RATIOSCOPE_SCREENSHOTS`` names another.
-        whole: whether the page is taken at its full height.
+        name: name of the file without its suffix.
+        folder: folder of the file, unless ``RATIOSCOPE_SCREENSHOTS`` names another.
+        whole: whether to include the full height of the page.
     """
     import base64
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs as reports see them, made without a journal."""
+"""Timelines of made-up runs, without a journal."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ratioscope.state.histogram import Bins
 from tests.support.tracker_rows import normal_bins
 
 HOSTILE = '<script>alert(1)</script><a href="x">&lt;%{x} $x$</a>\u2028\u202e\ud800</title><!--'
-"""What a run should not be called."""
+"""Hostile name of a run."""
 
 RAW = "sampling/raw_importance_sampling_ratio"
 
 
 def config_of(level: str = "token", **extra: Any) -> dict[str, Any]:
-    """A run config with a rule."""
+    """Returns a run config with a rule."""
     rule = {"enabled": True, "mode": f"{level}_truncate", "level": level, "action": "truncate"}
     return {"correction": {**rule, "lower": 0.9, "upper": 1.1}, "versions": {"torch": "2.13.0"}, **extra}
 
 
 def scalars_at(index: int) -> dict[str, float]:
-    """Statistics of a window that differ from those of every other."""
+    """Returns statistics that differ in every window."""
     wave = 1e-3 * np.sin(index / 50) + 1e-6 * index
     ratios = {name: float(np.exp(z * (0.02 + wave))) for name, z in _QUANTILES.items()}
     found = {f"ratioscope/{at}/{name}": value for at in ("token/raw", "sequence/raw") for name, value in ratios.items()}
@@ -52,13 +52,13 @@ def scalars_at(index: int) -> dict[str, float]:
 def make_timeline(
     n: int, *, name: str = "a run", level: str = "token", evaluations: bool = False, **config: Any
 ) -> Timeline:
-    """A run of ``n`` windows, one a step."""
+    """Makes a run of ``n`` windows, one per step."""
     timeline = Timeline(name=name, source=f"runs/{name}", config=config_of(level, **config))
     bins = [normal_bins(seed, spread=0.02, exponent=-8) for seed in range(8)]
     for index in range(n):
-        one = bins[index % 8]
+        drawn = bins[index % 8]
         keys = ("token_log_ratio", "sequence_log_ratio", "corrected_log_ratio")
-        histograms = {f"ratioscope/hist/{key}": Bins(one.counts, one.edges) for key in keys}
+        histograms = {f"ratioscope/hist/{key}": Bins(drawn.counts, drawn.edges) for key in keys}
         timeline.add(index + 1, "train", 1.7e9 + index, scalars_at(index), histograms)
         if evaluations and index % 10 == 9:
             scalars = {f"eval/{key}": value for key, value in scalars_at(index).items()}
@@ -67,7 +67,7 @@ def make_timeline(
 
 
 def make_nan_timeline(n: int = 3) -> Timeline:
-    """A run in which no token was ever valid."""
+    """Makes a run without any valid token."""
     timeline = Timeline(name="nothing but NaN", source="runs/nan", config=config_of())
     for index in range(n):
         scalars = {

@@ -32,7 +32,7 @@ FRACTION = "ratioscope/modified/fraction"
 def normal_counts(seed: int, *, n: int = 1000, spread: float = 0.05) -> NDArray[np.int64]:
     """Bucket counts of ``n`` normal log-ratios."""
     values = torch.from_numpy(np.random.default_rng(seed).normal(scale=spread, size=n).astype(np.float32))
-    counts: NDArray[np.int64] = count(values, torch.ones(n, dtype=torch.bool)).numpy()
+    counts: NDArray[np.int64] = count([(values, torch.ones(n, dtype=torch.bool))])[0].numpy()
     return counts
 
 

@@ -61,7 +61,7 @@ def truth(d: NDArray[np.float64], rule: rs.Correction) -> Truth:
 def swept(values: NDArray[np.float32], rule: rs.Correction, *, sums: bool = True) -> Outcome:
     """Outcome of a rule from the histogram, the extremes and, if requested, the sums."""
     tensor = torch.from_numpy(values)
-    counts = histogram.count(tensor, torch.ones_like(tensor, dtype=torch.bool)).numpy()
+    counts = histogram.count([(tensor, torch.ones_like(tensor, dtype=torch.bool))])[0].numpy()
     d = values.astype(np.float64)
     relative = np.exp(d - d.max())
     w, w2 = (float(relative.sum()), float((relative**2).sum())) if sums else (None, None)

@@ -6,6 +6,9 @@ import torch
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
 
+OVERFLOW = 88.72283905206835
+"""Natural logarithm of the largest float32; the trainer's own ratio is infinite above it."""
+
 
 def halves(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Multiples of 2**-20 and the rest, float64: each is summed exactly, so that order is immaterial."""

@@ -15,8 +15,7 @@ from ratioscope.summary.reduce import reduce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ratioscope.state.arrays import State
-    from ratioscope.summary.kernels import Kernel
+    from ratioscope.summary.kernels import BatchState, Kernel
 
 CLOSE = 1e-12
 """By this share of the terms that a sum is of it may differ; counts, histograms and tables may not at all."""
@@ -52,7 +51,7 @@ class Case(NamedTuple):
     applied: torch.Tensor | None
 
 
-def difference(found: State, right: State) -> str | None:
+def difference(found: BatchState, right: BatchState) -> str | None:
     """The first thing in which a kernel's state is not as it should be, in words; None if there is nothing.
 
     Args:

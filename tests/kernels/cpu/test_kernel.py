@@ -22,7 +22,7 @@ from ratioscope_integrations.kernels.cpu import finish, kernel, rows, threads
 from ratioscope_integrations.kernels.cpu.kernel import CpuKernel
 
 if TYPE_CHECKING:
-    from ratioscope.state.arrays import State
+    from ratioscope.summary.kernels import BatchState
 
 RULES = [
     None,
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow  # compiling takes some ten seconds
 
 def both(
     observation: Observation, rule: rs.Correction | None, applied: torch.Tensor | None
-) -> tuple[State, State, bool]:
+) -> tuple[BatchState, BatchState, bool]:
     """The states by the plain path and by the kernel, and whether the kernel took the batch."""
     taken = KERNEL(observation, rule, applied)
     with pytest.MonkeyPatch.context() as patched:
@@ -182,7 +182,8 @@ def test_the_kernel_is_found_and_made_off_the_training_thread(monkeypatch: pytes
 def test_a_process_may_end_or_fork_while_a_kernel_is_made(end: str) -> None:
     """The end of the process and a fork wait until the compiler has finished, and the exit status is 0."""
     # As in a training, torch is there before; modules with hooks of their own must not be new in the middle of one.
-    code = f"import torch, concurrent.futures.thread; from ratioscope.summary import kernels; kernels.ready(timeout=0.3); {end}"
+    start = "from ratioscope.summary import kernels; kernels.ready(timeout=0.3)"
+    code = f"import torch, concurrent.futures.thread; {start}; {end}"
     environment = {**os.environ, kernels.SWITCH: "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

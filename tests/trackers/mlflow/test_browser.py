@@ -206,9 +206,7 @@ def test_compare_page_shows_differences_and_reports(page: Page, tmp_path: Path) 
 
     runs = ",".join(f'"{run}"' for run in page.runs.values())
     page.open(f'{page.url}/#/compare-runs?runs=[{runs}]&experiments=["{page.experiment}"]')
-    page.wait(
-        lambda: "ratioscope.correction.rule.upper" in page.driver.find_element("css selector", "body").text, "params"
-    )
+    page.wait(lambda: "ratioscope.correction.upper" in page.driver.find_element("css selector", "body").text, "params")
     screenshot(page.driver, "mlflow-compare", tmp_path)
 
     def choose(name: str) -> None:

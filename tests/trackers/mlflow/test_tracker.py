@@ -154,9 +154,9 @@ def test_config_is_parameters_and_an_artifact(store: str, live: str) -> None:
     tracker.open(RunContext(config=CONFIG, reporter=REPORTER))
     _record(tracker, 1)
     run = read_mlflow(store, live)
-    assert run.params["ratioscope.correction.rule.upper"] == "1.2"
+    assert run.params["ratioscope.correction.upper"] == "1.2"
     assert run.params["ratioscope.vllm.mode"] == "colocate"
-    assert run.params["ratioscope.correction.rule.lower"] == "None"
+    assert run.params["ratioscope.correction.lower"] == "None"
     assert json.loads(read_mlflow_artifact(store, live, "ratioscope/config.json")) == CONFIG
 
 
@@ -415,7 +415,7 @@ def test_own_run_on_a_real_server(server: str, monkeypatch: pytest.MonkeyPatch) 
     run = read_mlflow(server, run_id)
     assert run.status == "FINISHED"
     assert [metric.step for metric in run.metrics[FRACTION]] == [1, 2, 3]
-    assert run.params["ratioscope.correction.rule.upper"] == "1.2"
+    assert run.params["ratioscope.correction.upper"] == "1.2"
     assert {step for _, step in _pictures(run)} == {0, 1, 2, 3}
     assert tracker.where().startswith(f"{server}/#/experiments/")
     assert json.loads(read_mlflow_artifact(server, run_id, "ratioscope/config.json")) == CONFIG

@@ -394,7 +394,7 @@ def test_a_slow_server_costs_pictures_only(uri: str, caplog: pytest.LogCaptureFi
     run = read_mlflow(uri, run_id)
     assert run.status == "FINISHED"
     assert len(run.metrics[FRACTION]) == 3
-    assert run.params["ratioscope.correction.rule.upper"] == "1.2"
+    assert run.params["ratioscope.correction.upper"] == "1.2"
     assert artifacts.TABLE_ARTIFACT not in run.artifacts
     assert f"of run {run_id} are not complete" in caplog.text
     assert read_run(f"mlflow:{run_id}").windows == {"train": 3}
@@ -412,9 +412,9 @@ def test_parameters_of_two_runs_differ_where_the_runs_do(uri: str, tmp_path: Pat
             record(recorder, 1)
         params.append(read_mlflow(uri, own_run(uri, name)).params)
     differing = {key for key in params[0] if params[0][key] != params[1][key]}
-    assert {"ratioscope.correction.rule.upper", "ratioscope.user.dtype"} <= differing
-    assert "ratioscope.correction.rule.mode" not in differing
-    assert params[0]["ratioscope.correction.rule.mode"] == "token_truncate"
+    assert {"ratioscope.correction.upper", "ratioscope.user.dtype"} <= differing
+    assert "ratioscope.correction.mode" not in differing
+    assert params[0]["ratioscope.correction.mode"] == "token_truncate"
     assert max(map(len, params[0].values())) < 100
 
 

@@ -170,7 +170,7 @@ def test_mlflow_received_the_run(runs: dict[str, Run], mode: str) -> None:
         assert [(m.step, m.value) for m in received.metrics[key]] == [(row["step"], row[key]) for row in run.logged]
     tokens = [int(batch["completion_mask"].sum()) for batch in run.batches[0]]
     assert [m.value for m in received.metrics["ratioscope/counts/tokens"]] == tokens
-    assert received.params["ratioscope.correction.rule.mode"] == mode
+    assert received.params["ratioscope.correction.mode"] == mode
     assert received.params["ratioscope.engine.logprobs_mode"] == "processed_logprobs"
     assert received.status == "FINISHED"
     config = json.loads(read_mlflow_artifact(run.mlflow_uri, run_id, "ratioscope/config.json"))

@@ -98,53 +98,33 @@ class Observation:
         return self.given[2] != 0
 
     @cached_property
-    def _classes(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What each masked-in token is: missing, NaN, infinite, positive or else valid."""
+    def narrowing(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Five bool ``(B, T)``, each part of the one before: masked in, not missing, not NaN, finite, valid."""
         (train, rollout), masked_in = self._cast, self.masked_in
-        absent = torch.zeros((), dtype=torch.bool, device=masked_in.device) if self.absent is None else self.absent
-        missing = masked_in & absent
-        rest = masked_in & ~missing
-        nan = rest & (train.isnan() | rollout.isnan())
-        rest = rest & ~nan
-        infinite = rest & ~(train - rollout).isfinite()
-        rest = rest & ~infinite
-        positive = rest & (rollout > POSITIVE_LOGP_SLACK)
-        return missing, nan, infinite, positive, rest & ~positive
-
-    @property
-    def missing(self) -> torch.Tensor:
-        """Bool ``(B, T)``, masked-in tokens that have no rollout log-probability at all."""
-        return self._classes[0]
-
-    @property
-    def nan(self) -> torch.Tensor:
-        """Bool ``(B, T)``, other masked-in tokens with a NaN on either side."""
-        return self._classes[1]
-
-    @property
-    def infinite(self) -> torch.Tensor:
-        """Bool ``(B, T)``, other masked-in tokens with an infinity on either side, or in the difference."""
-        return self._classes[2]
-
-    @property
-    def positive(self) -> torch.Tensor:
-        """Bool ``(B, T)``, other masked-in tokens whose rollout log-probability is above 0."""
-        return self._classes[3]
+        present = masked_in if self.absent is None else masked_in & ~self.absent
+        known = present & ~torch.maximum(train, rollout).isnan()  # NaN if either is
+        finite = known & ((train - rollout).abs() <= FLOAT32_MAX)
+        return masked_in, present, known, finite, finite & (rollout <= POSITIVE_LOGP_SLACK)
 
     @property
     def valid(self) -> torch.Tensor:
-        """Bool ``(B, T)``."""
-        return self._classes[4]
+        """Bool ``(B, T)``, tokens that are masked in, with two finite log-probabilities, the rollout's not above 0."""
+        return self.narrowing[-1]
+
+    @cached_property
+    def invalid(self) -> torch.Tensor:
+        """Bool ``(B, T)``, the others."""
+        return ~self.valid
 
     @cached_property
     def train(self) -> torch.Tensor:
         """``(B, T)`` trainer log-probabilities, 0 where not valid."""
-        return torch.where(self.valid, self._cast[0], 0.0)
+        return self._cast[0].masked_fill(self.invalid, 0.0)
 
     @cached_property
     def rollout(self) -> torch.Tensor:
         """``(B, T)`` rollout log-probabilities, 0 where not valid."""
-        return torch.where(self.valid, self._cast[1], 0.0)
+        return self._cast[1].masked_fill(self.invalid, 0.0)
 
     @cached_property
     def log_ratio(self) -> torch.Tensor:

@@ -100,16 +100,20 @@ class _Outcome:
     def failing(self) -> list[Finding]:
         """Findings that fail."""
         levels = ("error",) if self.fail_on == "error" else ("error", "warning")
-        return [] if self.diagnosis is None else [found for found in self.diagnosis.findings if found.level in levels]
+        return (
+            []
+            if self.diagnosis is None
+            else [finding for finding in self.diagnosis.findings if finding.level in levels]
+        )
 
     @property
     def undiagnosed(self) -> bool:
-        """Whether a diagnosis was requested of a run without a window of training."""
+        """True if a diagnosis was requested of a run without a window of training."""
         return self.diagnosis is not None and not self.diagnosis.windows
 
     @property
     def holds(self) -> bool:
-        """Whether everything passes."""
+        """True if everything passes."""
         passing = ("holds", "not measured") if self.allow_missing else ("holds",)
         limits_hold = all(verdict.status in passing for verdict in self.verdicts)
         return limits_hold and not self.failing and (self.allow_missing or not self.undiagnosed)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from ratioscope.batch.observation import Logps, Mask, Observation
 from ratioscope.correction.weights import Weighed, apply_rule
 from ratioscope.recording.windows import Windows
-from ratioscope.summary.drift import drift_summary
-from ratioscope.summary.noise import noise_summary
+from ratioscope.summary.noise_and_drift import drift_summary, noise_summary
 from ratioscope.summary.summary import RatioSummary
 
 if TYPE_CHECKING:

@@ -52,29 +52,32 @@ def bucket_index(values: torch.Tensor) -> torch.Tensor:
     """
     import torch  # slow to import, and reading a journal needs none of it
 
-    bits = values.view(torch.int32)
-    offset = (EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS
-    magnitude = ((bits & 0x7FFFFFFF) >> (MANTISSA_BITS - SUB_BUCKET_BITS)) - offset + 1
-    magnitude = magnitude.clamp(0, _PER_SIDE + 1)
-    sign = bits >> 31  # -1 for a negative value, whose magnitude is negated without a branch
-    return ((magnitude ^ sign) - sign + ZERO).to(torch.int64)
+    # Exponent and leading mantissa bits number the buckets of one side in ascending order, from 1 on.
+    offset = ((EXPONENT_BIAS + MIN_EXPONENT) << SUB_BUCKET_BITS) - 1
+    magnitude = (values.view(torch.int32) & 0x7FFFFFFF) >> (MANTISSA_BITS - SUB_BUCKET_BITS)
+    magnitude = (magnitude - offset).clamp_(0, _PER_SIDE + 1)
+    return torch.copysign(magnitude, values).add_(ZERO).to(torch.int64)  # small integers are exact in float32
 
 
-def count(values: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """Histogram of the valid values, without a host sync.
+def count(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """One histogram for each part, all at once and without a host sync.
 
     Args:
-        values: float32 of any shape, in nats, finite wherever ``valid`` is True.
-        valid: bool of the same shape.
+        parts: values and a mask, each: float32 ``(M,)``, in nats, not NaN wherever the mask is True; bool ``(M,)``.
 
     Returns:
-        int64 ``(N_BUCKETS,)``. Integer addition is exact, so the order of rows, batches and ranks is immaterial.
+        int64 ``(len(parts), N_BUCKETS)``. Integer addition is exact, so the order of rows, batches and ranks is
+            immaterial.
     """
     import torch
 
-    index = bucket_index(values).flatten()
-    counts = torch.zeros(N_BUCKETS, dtype=torch.int64, device=values.device)
-    return counts.scatter_add_(0, index, valid.flatten().to(torch.int64))
+    index = bucket_index(torch.cat([values for values, _ in parts]))
+    for number, part in enumerate(index.split([len(values) for values, _ in parts])):
+        if number:
+            part.add_(number * N_BUCKETS)
+    valid = torch.cat([mask for _, mask in parts]).to(torch.int64)
+    counts = torch.zeros(len(parts) * N_BUCKETS, dtype=torch.int64, device=index.device)
+    return counts.scatter_add_(0, index, valid).view(len(parts), N_BUCKETS)
 
 
 def _boundaries() -> NDArray[np.float64]:

@@ -38,22 +38,20 @@ def bucket_index(lengths: torch.Tensor) -> torch.Tensor:
     return ((bits >> MANTISSA_SHIFT) - OFFSET).clamp(0, N_LENGTHS - 1)
 
 
-def count(lengths: torch.Tensor, ratios: torch.Tensor | None, modified: torch.Tensor | None) -> torch.Tensor:
+def count(lengths: torch.Tensor, ratios: torch.Tensor, modified: torch.Tensor) -> torch.Tensor:
     """Counts by bucket of length, without a host sync.
 
     Args:
         lengths: int64 ``(B,)`` valid tokens of each row; rows of 0 are left out.
-        ratios: int64 ``(B,)`` ratios of the row at the level of the mode; None without a rule.
-        modified: int64 ``(B,)`` how many of them were modified; None without a rule.
+        ratios: int64 ``(B,)`` ratios of each row at the level of the rule; 0 without a rule.
+        modified: int64 ``(B,)`` how many of them were modified.
 
     Returns:
         int64 ``(len(LENGTH_COUNTS), N_LENGTHS)``.
     """
     import torch  # slow to import, and reading a run needs none of it
 
-    live = (lengths > 0).to(torch.int64)
-    nothing = torch.zeros_like(live)
-    values = torch.stack([live, nothing if ratios is None else ratios, nothing if modified is None else modified])
+    values = torch.stack([lengths > 0, ratios, modified])  # int64, as the counts are
     counts = torch.zeros(len(LENGTH_COUNTS), N_LENGTHS, dtype=torch.int64, device=lengths.device)
     return counts.scatter_add_(1, bucket_index(lengths).expand_as(values), values)
 

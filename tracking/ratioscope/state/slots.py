@@ -18,7 +18,8 @@ LEVELS = ("token", "sequence")
 HISTOGRAMS = ("token_log_ratio", "sequence_log_ratio", "geometric_log_ratio", "corrected_log_ratio")
 """The last is of the weights after the rule, at the rule's level; masked weights have no logarithm and are left out."""
 
-_LEVEL_SUMS = ("d", "abs_d", "d2", "k3", "excess", "excess2", "w", "w2", "wd")
+_LEVEL_SUMS = ("abs_d", "d", "excess", "w", "k3")
+_LEVEL_PRODUCTS = ("d2", "excess2", "w2", "wd")
 # d: log-ratio; excess, excess2: r - 1 and its square;
 # w, w2, wd: exp(d - max d), its square, and its product with (d - max d).
 
@@ -28,47 +29,47 @@ DECILES = tuple(f"position/{decile:02}" for decile in range(10))
 TURNS = tuple(f"turn/{turn}" for turn in range(1, 6))
 """A row's runs of masked-in tokens; the last stands for the fifth and all later ones."""
 
-PLACE_SUMS = tuple(f"{place}/{name}" for name in ("d", "abs_d") for place in (*DECILES, *TURNS, "position/last"))
+PLACE_SUMS = tuple(f"{place}/{name}" for name in ("abs_d", "d") for place in (*DECILES, *TURNS, "position/last"))
 """What :mod:`ratioscope.summary.positions` adds up, in this order."""
 
 PLACE_COUNTS = tuple(f"{place}/n" for place in (*DECILES, *TURNS, "position/last"))
 """Valid tokens of each place, in this order."""
 
-LAG_SIDES = ("train/first", "train/second", "rollout/first", "rollout/second")
+LAG_SIDES = ("rollout/first", "train/first", "rollout/second", "train/second")
 """Log-probabilities of the two tokens of a pair of neighbours."""
 
 
 SUMS: tuple[str, ...] = (
-    *(f"{level}/{name}" for level in LEVELS for name in _LEVEL_SUMS),
-    "token/reverse_k3",
-    "token/mult_prob_error",
+    *(f"token/{name}" for name in (*_LEVEL_SUMS, "reverse_k3", "mult_prob_error", *_LEVEL_PRODUCTS)),
+    "logp/x",
+    "logp/y",
+    "probability/x",
+    "probability/y",
+    "logp/xx",
+    "logp/yy",
+    "probability/xx",
+    "probability/yy",
+    "logp/xy",
+    "probability/xy",
+    "probability/abs_difference",
+    *(f"lag/{side}{power}" for power in ("", "^2") for side in LAG_SIDES),
+    "lag/-1",
+    "lag/1",
+    *(f"sequence/{name}" for name in (*_LEVEL_SUMS, *_LEVEL_PRODUCTS)),
     "geometric/ratio",
+    "perplexity/train",
+    "perplexity/rollout",
+    "perplexity/ratio",
     "corrected/w",
     "corrected/w2",
     "gradient/raw",
     "gradient/removed",
-    "logp/x",
-    "logp/y",
-    "logp/xx",
-    "logp/yy",
-    "logp/xy",
-    "probability/x",
-    "probability/y",
-    "probability/xx",
-    "probability/yy",
-    "probability/xy",
-    "probability/abs_difference",
-    "perplexity/train",
-    "perplexity/rollout",
-    "perplexity/ratio",
-    *(f"lag/{side}{power}" for power in ("", "^2") for side in LAG_SIDES),
-    "lag/1",
-    "lag/-1",
     *(f"noise/{name}" for name in ("d", "abs_d", "d2")),
     *(f"drift/{name}" for name in ("d", "abs_d", "k3")),
     *PLACE_SUMS,
     "normalizer/w",
 )
+"""Slots of one reduction are neighbours, in the order in which :mod:`ratioscope.summary` computes them."""
 
 MAXIMA: tuple[str, ...] = (
     "token/max",
@@ -77,10 +78,10 @@ MAXIMA: tuple[str, ...] = (
     "sequence/-min",
     "geometric/max",
     "geometric/-min",
+    "row/abs_mean_max",
     "corrected/max",
     "corrected/-min",
     "probability/abs_max",
-    "row/abs_mean_max",
     "noise/abs_max",
     "drift/max",
     "drift/-min",
@@ -91,23 +92,23 @@ MAXIMA: tuple[str, ...] = (
 GENERATIONS = MAXIMA.index("generations")
 
 COUNTS: tuple[str, ...] = (
-    "token/n",
-    "sequence/n",
-    "rows_empty",
     "masked_in",
+    "missing",
     "nan",
     "inf",
     "positive_logp",
-    "missing",
-    "token/overflow",
-    "sequence/overflow",
-    "outside/0.9_1.1",
-    "outside/0.5_2",
-    "row/over_1nat",
+    "token/n",
     "equal",
     "zero_train_logp",
     "zero_rollout_logp",
+    "token/overflow",
+    "outside/0.9_1.1",
+    "outside/0.5_2",
     "lag/n",
+    "sequence/n",
+    "rows_empty",
+    "sequence/overflow",
+    "row/over_1nat",
     "corrected/n",
     "modified/low",
     "modified/high",

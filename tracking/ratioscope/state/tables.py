@@ -107,7 +107,12 @@ def largest_values(values: torch.Tensor) -> torch.Tensor:
 def first_rows(table: torch.Tensor, size: int) -> torch.Tensor:
     """The first ``size`` rows of a table by the total order, padded with zeros; rows without tokens are empty."""
     number, position = table[:, _NUMBER].to(torch.int64), table[:, _POSITION].to(torch.int32)
-    key = order_key(table[:, _VALUE].float(), number, position, table[:, _N] > 0)
+    key = order_key(table[:, _VALUE].float(), number, position, table[:, _N] == 0)
+    return rows_by_key(table, key, size)
+
+
+def rows_by_key(table: torch.Tensor, key: torch.Tensor, size: int) -> torch.Tensor:
+    """The ``size`` rows with the largest keys, padded with zeros."""
     return padded_rows(table.index_select(0, key.topk(min(size, len(key))).indices), size)
 
 
@@ -117,18 +122,22 @@ def padded_rows(table: torch.Tensor, size: int) -> torch.Tensor:
     return torch.nn.functional.pad(table, (0, 0, 0, missing)) if missing else table
 
 
-def order_key(value: torch.Tensor, number: torch.Tensor, position: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+def order_key(
+    value: torch.Tensor, number: torch.Tensor, position: torch.Tensor | None, invalid: torch.Tensor
+) -> torch.Tensor:
     """The total order of this module as int64: the first row has the largest key, an invalid one less than NO_ROW.
 
     Args:
         value: float32 of any shape.
         number: int64, numbers of completions, broadcast to the shape.
-        position: int32, broadcast to the shape.
-        valid: bool of the shape.
+        position: int32, broadcast to the shape; None for 0.
+        invalid: bool of the shape.
     """
-    tie = torch.add(((number >> 20) - 2**31).to(torch.int32), position, alpha=SPREAD)  # wraps
+    tie = ((number >> 20) - 2**31).to(torch.int32)
+    if position is not None:
+        tie = torch.add(tie, position, alpha=SPREAD)  # wraps
     # Bits of non-negative floats have the order of the floats, and -1 is below all of them.
-    size = torch.where(valid, value.abs().view(torch.int32), -1)
+    size = value.abs().view(torch.int32).masked_fill(invalid, -1)
     return torch.add(tie, size.to(torch.int64), alpha=2**32)
 
 

@@ -14,14 +14,18 @@ import os
 import threading
 import time
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+
+from ratioscope.state.histogram import N_BUCKETS
+from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
+from ratioscope.state.slots import COUNTS, GENERATIONS, HISTOGRAMS, MAXIMA, SUMS
+from ratioscope.state.tables import Top
 
 if TYPE_CHECKING:
-    import torch
-
     from ratioscope.batch.observation import Observation
     from ratioscope.correction.rule import Rule
-    from ratioscope.state.arrays import Reduced
 
 GROUP = "ratioscope.kernels"
 """Entry-point group: a device's type, as in ``torch.device.type`` -> a function that makes its kernel."""
@@ -41,12 +45,55 @@ LONGEST_S = 60.0
 _log = logging.getLogger("ratioscope")
 
 
+class BatchState(NamedTuple):
+    """State of one batch: the fields of :class:`ratioscope.summary.summary.RatioSummary` but its correction."""
+
+    maxima: torch.Tensor
+    sums: torch.Tensor
+    counts: torch.Tensor
+    histograms: torch.Tensor
+    lengths: torch.Tensor
+    top: Top
+
+    @classmethod
+    def empty(cls, n_rows: int, device: torch.device) -> BatchState:
+        """The state of a batch of completions without a column."""
+        integers = torch.zeros(len(COUNTS), dtype=torch.int64, device=device)
+        integers[COUNTS.index("rows_empty")] = n_rows
+        maxima = torch.full((len(MAXIMA),), -torch.inf, dtype=torch.float64, device=device)
+        maxima[GENERATIONS] = 1.0
+        return cls(
+            maxima=maxima,
+            sums=torch.zeros(len(SUMS), dtype=torch.float64, device=device),
+            counts=integers,
+            histograms=integers.new_zeros(len(HISTOGRAMS), N_BUCKETS),
+            lengths=integers.new_zeros(len(LENGTH_COUNTS), N_LENGTHS),
+            top=Top.empty(device),
+        )
+
+
+class KernelResult(NamedTuple):
+    """Result of a kernel for one batch.
+
+    Attributes:
+        state: of the batch.
+        n: int64 ``(B,)`` valid tokens of each completion.
+        row_d: float64 ``(B,)`` sums of log-ratios, exact and then rounded to float32.
+        counts_rule: whether the state has what the rule did; otherwise it is as if there were no rule.
+    """
+
+    state: BatchState
+    n: torch.Tensor
+    row_d: torch.Tensor
+    counts_rule: bool
+
+
 class Kernel(Protocol):
     """Reduces a batch as :func:`ratioscope.summary.reduce.reduce` does."""
 
     def __call__(
         self, observation: Observation, correction: Rule | None, applied: torch.Tensor | None
-    ) -> Reduced | None:
+    ) -> KernelResult | None:
         """The batch, reduced; None to leave it to the plain path."""
         ...
 
@@ -95,7 +142,7 @@ class _Maker:
 _makers: dict[str, _Maker] = {}
 
 
-def reduced(observation: Observation, correction: Rule | None, applied: torch.Tensor | None) -> Reduced | None:
+def reduced(observation: Observation, correction: Rule | None, applied: torch.Tensor | None) -> KernelResult | None:
     """A batch reduced by its device's kernel; None if there is none, not yet, or not for this batch."""
     device = observation.given[0].device.type
     maker = _maker(device)

@@ -1,31 +1,63 @@
 """The reduction of one batch to a summary's vectors, on the batch's device and without a host sync.
 
-A kernel does it where there is one for the device. On the plain path tokens are reduced first, by
-:func:`ratioscope.summary.tokens.token_part`; rows follow from sums over their tokens.
+A kernel does it where there is one for the device. The reference implementation reduces tokens first, by
+:func:`ratioscope.summary.tokens.reduce_tokens`; completions follow from sums over their tokens.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from ratioscope.correction.stages import STAGE_COUNTS
+from ratioscope.numerics import FLOAT32_MAX, OVERFLOW
 from ratioscope.state import histogram, length_histogram
-from ratioscope.state.arrays import State
-from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, PLACE_SUMS, SUMS
-from ratioscope.state.tables import Top
+from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
 from ratioscope.summary import kernels
-from ratioscope.summary.rule_effect import count_effect
-from ratioscope.summary.stacking import joined, stacked
-from ratioscope.summary.tally import Tally, largest
-from ratioscope.summary.tokens import TokenPart, token_part
+from ratioscope.summary.kernels import BatchState
+from ratioscope.summary.level_sums import LevelColumns, extremes
+from ratioscope.summary.rule_effect import RuleEffect, count_effect
+from ratioscope.summary.tokens import reduce_tokens
 from ratioscope.summary.worst_tokens import top_from_batch
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
     from ratioscope.correction.rule import CorrectedBatch, Rule
-    from ratioscope.state.arrays import Reduced
+    from ratioscope.summary.tokens import CompletionSums, ReducedTokens
+
+_EXTREMES = slice(MAXIMA.index("corrected/max"), MAXIMA.index("corrected/-min") + 1)
+_SUMS = slice(SUMS.index("corrected/w"), SUMS.index("gradient/removed") + 1)
+_NORMALIZER = SUMS.index("normalizer/w")
+_COUNTS = slice(COUNTS.index("corrected/n"), COUNTS.index("disagreements") + 1)
+_STAGE_COUNTS = slice(COUNTS.index(STAGE_COUNTS[0]), COUNTS.index("normalizer/n") + 1)
+_WEIGHTS = HISTOGRAMS.index("corrected_log_ratio")
+"""Slots of a rule's effect."""
+_N_OTHER_MAXIMA = sum(name.startswith(("noise/", "drift/")) for name in MAXIMA)
+_N_OTHER_SUMS = sum(name.startswith(("noise/", "drift/")) for name in SUMS)
+_N_OTHER_COUNTS = 1 + sum(name.startswith(("noise/", "drift/")) for name in COUNTS)
+"""Slots that a batch of ratios leaves empty: of the noise floor, of drift, and of failures."""
+
+
+class _Rows(NamedTuple):
+    """Statistics of completions with at least one valid token. Lists hold vectors for consecutive slots.
+
+    Attributes:
+        extremes: float64 ``(5,)``: largest and negated smallest sum of log-ratios, the same of their mean, and the
+            largest mean of absolute values; minus infinity without a completion.
+        sums: float64, slots from ``sequence/abs_d`` to ``perplexity/ratio``.
+        counts: int64 ``(4,)``, slots from ``sequence/n`` to ``row/over_1nat``.
+        live: bool ``(B,)``, completions with a valid token.
+        mean_d: float64 ``(B,)``, mean log-ratios.
+        mean_abs_d: float64 ``(B,)``, mean absolute log-ratios.
+    """
+
+    extremes: torch.Tensor
+    sums: list[torch.Tensor]
+    counts: torch.Tensor
+    live: torch.Tensor
+    mean_d: torch.Tensor
+    mean_abs_d: torch.Tensor
 
 
 def reduce(
@@ -34,8 +66,8 @@ def reduce(
     *,
     applied: torch.Tensor | None = None,
     corrected: CorrectedBatch | None = None,
-) -> State:
-    """Reduces one batch to its state.
+) -> BatchState:
+    """Reduces one batch.
 
     Args:
         observation: the batch.
@@ -43,84 +75,115 @@ def reduce(
         applied: the weights that the loss really uses.
         corrected: what the rule did to the batch, where that is known already.
     """
+    if not observation.given[0].numel():
+        return BatchState.empty(len(observation.given[0]), observation.given[0].device)
     result = kernels.reduced(observation, correction, applied)
+    if result is not None and (correction is None or result.counts_rule):
+        return result.state
+    if result is None:
+        tokens = reduce_tokens(observation)
+        n = tokens.completions.n
+        # Rounded to float32 after an exact sum: the same bits however the batch is padded or split.
+        row_d = tokens.completions.d.clamp(-FLOAT32_MAX, FLOAT32_MAX).float()
+    else:
+        n, row_d = result.n, result.row_d.float()
+    observation.take_sequences(n, row_d)
     if corrected is None and correction is not None:
         corrected = correction.correct(observation)
+    if corrected is None:
+        effect = RuleEffect.none(n)
+    else:
+        effect = count_effect(corrected, advantages=observation.advantages, applied=applied)
     if result is None:
-        return _rows(token_part(observation), observation, corrected, applied)
-    if corrected is None or result.counts_rule:
-        return result.state
-    observation.take_sequences(result.n, result.row_d.float())
-    return _ruled(result, observation, corrected, applied)
+        return _assemble(observation, tokens, row_d, corrected, effect)
+    return _with_effect(result.state, n, corrected, effect)
 
 
-def _ruled(found: Reduced, observation: Observation, corrected: CorrectedBatch, applied: torch.Tensor | None) -> State:
-    """A kernel's state, with what the rule did."""
-    tally, state, device = Tally(), found.state, found.n.device
-    effect = count_effect(tally, corrected, advantages=observation.advantages, applied=applied)
-    stages = {} if effect.stage_counts is None else {STAGE_COUNTS: effect.stage_counts}
-    histograms = state.histograms.clone()
-    histograms[HISTOGRAMS.index("corrected_log_ratio")] = effect.histogram
-    return state._replace(
-        maxima=torch.maximum(state.maxima, stacked(MAXIMA, tally.maxima, -torch.inf, torch.float64, device)),
-        sums=state.sums + stacked(SUMS, tally.sums, 0.0, torch.float64, device),
-        counts=state.counts + joined(COUNTS, tally.counts, 0, torch.int64, device, stages),
-        histograms=histograms,
-        lengths=length_histogram.count(found.n, effect.ratios_by_row, effect.modified_by_row),
+def _with_effect(
+    state: BatchState, n: torch.Tensor, corrected: CorrectedBatch | None, effect: RuleEffect
+) -> BatchState:
+    """A kernel's state, which does not have what the rule did, with that."""
+    state = state._replace(
+        maxima=state.maxima.clone(),
+        sums=state.sums.clone(),
+        counts=state.counts.clone(),
+        histograms=state.histograms.clone(),
     )
-
-
-def _rows(
-    part: TokenPart, observation: Observation, corrected: CorrectedBatch | None, applied: torch.Tensor | None
-) -> State:
-    """The state that follows from a batch's tokens."""
-    tally, device = part.tally, part.n.device
-    live = part.n > 0
-    divisor = part.n.clamp(min=1).double()
-    row_d = observation.sequence_log_ratio.double()
-    abs_mean, geometric = part.abs_d / divisor, row_d / divisor
-
-    tally.counts["sequence/n"], tally.counts["rows_empty"] = live.sum(), (~live).sum()
-    tally.extremes("sequence", row_d, live)
-    tally.level("sequence", row_d, row_d.abs(), live.double())
-    tally.maxima["row/abs_mean_max"] = largest(abs_mean, live)
-    tally.counts["row/over_1nat"] = (abs_mean > 1.0).sum()
-    tally.sums["geometric/ratio"] = _where(live, geometric.exp()).sum()
-    tally.extremes("geometric", geometric, live)
-    for name, logps in (("train", part.train), ("rollout", part.rollout), ("ratio", part.d)):
-        tally.sums[f"perplexity/{name}"] = _where(live, (-logps / divisor).exp()).sum()
-    tally.maxima["generations"] = torch.ones((), dtype=torch.float64, device=device)
-
-    effect = None
+    state.maxima[_EXTREMES], state.sums[_SUMS], state.sums[_NORMALIZER] = (
+        effect.extremes,
+        effect.sums,
+        effect.normalizer,
+    )
+    state.counts[_COUNTS], state.counts[_STAGE_COUNTS] = effect.counts, effect.stage_counts
     if corrected is not None:
-        effect = count_effect(tally, corrected, advantages=observation.advantages, applied=applied)
-    nothing = torch.zeros(histogram.N_BUCKETS, dtype=torch.int64, device=device)
-    histograms = {
-        "token_log_ratio": part.histogram,
-        "sequence_log_ratio": histogram.count(row_d.float(), live),
-        "geometric_log_ratio": histogram.count(geometric.float(), live),
-        "corrected_log_ratio": nothing if effect is None else effect.histogram,
-    }
-    stages = None if effect is None else effect.stage_counts
-    if stages is None:
-        stages = torch.zeros(len(STAGE_COUNTS), dtype=torch.int64, device=device)
-    ratios, modified = (None, None) if effect is None else (effect.ratios_by_row, effect.modified_by_row)
-    by_place = {PLACE_SUMS: part.places[0]}, {PLACE_COUNTS: part.places[1], STAGE_COUNTS: stages}
-    return State(
-        stacked(MAXIMA, tally.maxima, -torch.inf, torch.float64, device),
-        joined(SUMS, tally.sums, 0.0, torch.float64, device, by_place[0]),
-        joined(COUNTS, tally.counts, 0, torch.int64, device, by_place[1]),
-        torch.stack([histograms[name] for name in HISTOGRAMS]),
-        length_histogram.count(part.n, ratios, modified),
-        _top(observation, part, row_d, abs_mean),
+        part = corrected.log_weights.flatten(), corrected.positive_mask.flatten()
+        state.histograms[_WEIGHTS] = histogram.count([part])[0]
+    return state._replace(lengths=length_histogram.count(n, effect.ratios_by_row, effect.modified_by_row))
+
+
+def _assemble(
+    observation: Observation,
+    tokens: ReducedTokens,
+    row_d: torch.Tensor,
+    corrected: CorrectedBatch | None,
+    effect: RuleEffect,
+) -> BatchState:
+    """Joins all parts in the order of the slots."""
+    completions, positions = tokens.completions, tokens.positions
+    rows = _reduce_rows(completions, row_d)
+    n, one = completions.n, tokens.extremes.new_ones(1)  # this batch is one generation
+    no_maxima = one.new_full((_N_OTHER_MAXIMA,), -torch.inf)
+    no_sums, no_counts = one.new_zeros(_N_OTHER_SUMS), n.new_zeros(_N_OTHER_COUNTS)
+    maxima = [tokens.extremes, rows.extremes, effect.extremes, tokens.abs_difference_max, no_maxima, one]
+    sums = [*tokens.sums, *rows.sums, effect.sums, no_sums, positions.sums, effect.normalizer]
+    counts = [*tokens.counts, rows.counts, effect.counts, no_counts, positions.counts, effect.stage_counts]
+    means = rows.mean_d.float()
+    histograms = _histograms(observation, row_d, means, rows.live, corrected)
+    return BatchState(
+        maxima=torch.cat(maxima),
+        sums=torch.cat(sums).add_(0.0),  # never -0, to which adding nothing would be a change
+        counts=torch.cat(counts),
+        histograms=histograms,
+        lengths=length_histogram.count(n, effect.ratios_by_row, effect.modified_by_row),
+        top=top_from_batch(observation, tokens.worst, completions.numbers, n, row_d, rows.mean_abs_d),
     )
 
 
-def _top(observation: Observation, part: TokenPart, row_d: torch.Tensor, abs_mean: torch.Tensor) -> Top:
-    if not observation.valid.shape[-1]:
-        return Top.empty(row_d.device)
-    return top_from_batch(observation, part.worst, part.numbers, part.n, row_d, abs_mean)
+def _reduce_rows(completions: CompletionSums, row_d: torch.Tensor) -> _Rows:
+    live = completions.n > 0
+    dead = ~live
+    columns = LevelColumns.from_log_ratios(row_d, live)
+    # One division and one exponential for all: the signs are those of the perplexities.
+    totals = torch.stack([-columns.d, completions.train, completions.rollout, completions.d, completions.abs_d])
+    means = totals / completions.n.clamp(min=1)
+    mean_d, *_, mean_abs_d = means.unbind()
+    exponentials = (-means[:4]).exp_().masked_fill_(dead, 0.0).sum(dim=1)
+    mean_d = -mean_d
+    largest = extremes(torch.stack([columns.d, -columns.d, mean_d, -mean_d, mean_abs_d]), dead)
+    weighted = columns.fill(largest[0])
+    counts = torch.stack([live, dead, row_d > OVERFLOW, mean_abs_d > 1.0]).sum(dim=1)
+    return _Rows(largest, [*columns.sums(), weighted, exponentials], counts, live, mean_d, mean_abs_d)
 
 
-def _where(valid: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return torch.where(valid, values, 0.0)
+def _histograms(
+    observation: Observation,
+    row_d: torch.Tensor,
+    means: torch.Tensor,
+    live: torch.Tensor,
+    corrected: CorrectedBatch | None,
+) -> torch.Tensor:
+    """All histograms, int64 ``(len(HISTOGRAMS), N_BUCKETS)``.
+
+    Args:
+        observation: the batch.
+        row_d: float32 ``(B,)``, sums of log-ratios.
+        means: float32 ``(B,)``, means of log-ratios.
+        live: bool ``(B,)``.
+        corrected: the batch under the rule.
+    """
+    parts = [(observation.log_ratio.flatten(), observation.valid.flatten()), (row_d, live), (means, live)]
+    if corrected is not None:
+        parts.append((corrected.log_weights.flatten(), corrected.positive_mask.flatten()))
+    else:
+        parts.append((row_d[:0], live[:0]))
+    return histogram.count(parts)

@@ -2,87 +2,101 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratioscope.numerics import dot
-from ratioscope.state import histogram
+from ratioscope.correction.stages import STAGE_COUNTS
+from ratioscope.summary.level_sums import extremes
 
 if TYPE_CHECKING:
     from ratioscope.correction.rule import CorrectedBatch
-    from ratioscope.summary.tally import Tally
 
 
-@dataclass(frozen=True)
-class RuleEffect:
-    """Counts of a rule's effect that are not in the tally.
+class RuleEffect(NamedTuple):
+    """Effect of a rule on one batch; vectors are in the order of ``slots``.
 
     Attributes:
-        histogram: int64 ``(N_BUCKETS,)`` of the weights' logarithms.
-        ratios_by_row: int64 ``(B,)``, ratios of each sequence at the level of the rule.
+        extremes: float64 ``(2,)``, largest weight and negated smallest; minus infinity without a weight.
+        sums: float64 ``(4,)``: weights, their squares, and the sums of :func:`_gradients`.
+        normalizer: float64 ``(1,)``, sum of the weights that normalisation takes the mean of.
+        counts: int64 ``(8,)``: kept ratios, ratios below and above what is kept; ratios and modified ones of positive,
+            then of negative advantage; applied weights that are not the rule's.
+        stage_counts: int64, one for each of ``stages.STAGE_COUNTS``, then dropped ratios and the normalizer's number.
+        ratios_by_row: int64 ``(B,)``, ratios of each completion at the level of the rule.
         modified_by_row: int64 ``(B,)``, how many of them the rule modified.
-        stage_counts: int64, one for each of ``stages.STAGE_COUNTS``; None for a rule without stages.
     """
 
-    histogram: torch.Tensor
+    extremes: torch.Tensor
+    sums: torch.Tensor
+    normalizer: torch.Tensor
+    counts: torch.Tensor
+    stage_counts: torch.Tensor
     ratios_by_row: torch.Tensor
     modified_by_row: torch.Tensor
-    stage_counts: torch.Tensor | None
+
+    @classmethod
+    def none(cls, n: torch.Tensor) -> RuleEffect:
+        """The effect of no rule on a batch of completions with ``n`` tokens, ``(B,)``."""
+        sums, counts = n.new_zeros(5, dtype=torch.float64), n.new_zeros(10 + len(STAGE_COUNTS))
+        no_row = torch.zeros_like(n)
+        no_weight = n.new_full((2,), -torch.inf, dtype=torch.float64)
+        return cls(no_weight, sums[:4], sums[4:], counts[:8], counts[8:], no_row, no_row)
 
 
 def count_effect(
-    tally: Tally,
-    corrected: CorrectedBatch,
-    *,
-    advantages: torch.Tensor | None = None,
-    applied: torch.Tensor | None = None,
+    corrected: CorrectedBatch, *, advantages: torch.Tensor | None, applied: torch.Tensor | None
 ) -> RuleEffect:
-    """Counts what a rule did.
+    """Counts what a rule did, without a host sync.
 
     Args:
-        tally: gets counts, sums and maxima.
         corrected: the batch under the rule.
         advantages: float32 ``(B,)``, or None.
         applied: the weights that the loss really uses, or None.
     """
-    valid, kept_mask, modified = corrected.valid, corrected.kept_mask, corrected.low | corrected.high
-    ratios_by_row, modified_by_row = valid.sum(dim=-1), modified.sum(dim=-1)
-    n_kept = kept_mask.sum()
-    tally.counts.update(
-        {
-            "corrected/n": n_kept,
-            "dropped/n": ratios_by_row.sum() - n_kept,
-            "modified/low": corrected.low.sum(),
-            "modified/high": corrected.high.sum(),
-        }
+    by_row = torch.stack([corrected.valid, corrected.kept_mask, corrected.low, corrected.high]).sum(dim=-1)
+    ratios, _, low, high = by_row.unbind()
+    modified, totals = low + high, by_row.sum(dim=1)
+    not_kept = ~corrected.kept_mask
+    weights = corrected.weights.double().masked_fill_(not_kept, 0.0)
+    squares = torch.linalg.vector_norm(weights).square()
+    zeros = totals.new_zeros(5)
+    disagreements = zeros[:1] if applied is None else corrected.disagreements(applied).view(1)
+    if advantages is None:
+        by_advantage, gradients = zeros[1:], zeros[:2]
+    else:
+        sides = torch.stack([advantages > 0, advantages < 0]).unsqueeze(1)
+        by_advantage = (torch.stack([ratios, modified]) * sides).sum(dim=-1).flatten()
+        gradients = _gradients(corrected, advantages)
+    stage_counts, normalizer = _staged_counts(corrected, totals)
+    return RuleEffect(
+        extremes=extremes(torch.stack([weights, -weights]), not_kept),
+        sums=torch.cat([torch.stack([weights.sum(), squares]), gradients]),
+        normalizer=normalizer,
+        counts=torch.cat([totals[1:], by_advantage, disagreements]),
+        stage_counts=stage_counts,
+        ratios_by_row=ratios,
+        modified_by_row=modified,
     )
-    kept = torch.where(kept_mask, corrected.weights, 0.0)
-    weights = kept.double()
-    tally.sums.update({"corrected/w": weights.sum(), "corrected/w2": dot(weights, weights)})
-    tally.extremes("corrected", kept, kept_mask)
-    if applied is not None:
-        tally.counts["disagreements"] = corrected.disagreements(applied)
-    if corrected.normalizer is not None:
-        tally.sums["normalizer/w"], tally.counts["normalizer/n"] = corrected.normalizer
-    if advantages is not None:
-        for name, side in (("positive", advantages > 0), ("negative", advantages < 0)):
-            tally.counts[f"{name}_advantage/n"] = (ratios_by_row * side).sum()
-            tally.counts[f"{name}_advantage/modified"] = (modified_by_row * side).sum()
-        _add_gradients(tally, corrected, advantages)
-    log_weights = histogram.count(corrected.log_weights, corrected.positive_mask)
-    return RuleEffect(log_weights, ratios_by_row, modified_by_row, corrected.stage_counts)
 
 
-def _add_gradients(tally: Tally, corrected: CorrectedBatch, advantages: torch.Tensor) -> None:
-    """Adds the sums of |advantage| ratio, before the rule and taken away by it.
+def _staged_counts(corrected: CorrectedBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``stage_counts`` and ``normalizer`` of :class:`RuleEffect`, which are 0 for bounds."""
+    if corrected.stage_counts is None:
+        zeros = totals.new_zeros(len(STAGE_COUNTS) + 2)
+        return zeros, zeros[:1].double()
+    total, number = (totals[0] * 0.0, totals[0] * 0) if corrected.normalizer is None else corrected.normalizer
+    dropped = torch.stack([totals[0] - totals[1], number])
+    return torch.cat([corrected.stage_counts, dropped]), total.view(1).double()
+
+
+def _gradients(corrected: CorrectedBatch, advantages: torch.Tensor) -> torch.Tensor:
+    """Sums of abs(advantage) times the ratio before the rule, and times what the rule takes away: float64 ``(2,)``.
 
     Weights are those before normalisation: its divisor depends on the whole batch, which a part of it does not know.
     """
-    size = advantages.double().abs()
-    # A row's ratio may be infinite where a token is not valid, and infinity times 0 is NaN.
-    ratio = torch.where(corrected.valid, corrected.raw, 0.0).double()
-    tally.sums["gradient/raw"] = dot(size, ratio.sum(dim=-1))
-    removed = (ratio - corrected.weights.double()).clamp(min=0.0)
-    tally.sums["gradient/removed"] = dot(size, (removed * corrected.valid).sum(dim=-1))
+    # A ratio may be infinite where a token is not valid, and infinity times 0 is NaN.
+    sides = torch.stack([corrected.raw, corrected.weights]).masked_fill_(~corrected.valid, 0.0).double()
+    raw, removed = sides.unbind()
+    torch.sub(raw, removed, out=removed).clamp_(min=0.0)
+    return sides.sum(dim=-1) @ advantages.double().abs()

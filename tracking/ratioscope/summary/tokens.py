@@ -1,131 +1,168 @@
-"""What a batch's tokens add up to: everything that needs a pass over all of them.
+"""Sums over a batch's tokens: everything that needs a pass over all of them.
 
-This is the plain path, a torch operation at a time, on any device and without a host sync. :mod:`ratioscope.kernels`
-may have a faster one in its place; this one is what it is tested against. All arithmetic is float64 on float32 inputs.
-Positions without a valid token hold a log-ratio of 0, so sums of terms that vanish at 0 need no mask.
+This is the reference implementation: torch operations on any device, without a host sync. On a GPU a batch is small and
+each operation is a launch, so sums of a kind are taken together over a stack of columns. A kernel of
+:mod:`ratioscope.summary.kernels` may take its place, and is tested against it. All arithmetic is float64 on float32
+inputs: 1e-12 of the terms is then well above the rounding of any order of summation. A token that is not valid has
+log-probabilities and a log-ratio of 0, so sums of terms that vanish at 0 need no mask.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratioscope.numerics import dot, row_sum
-from ratioscope.state import histogram
-from ratioscope.summary.alignment import lag_sums
-from ratioscope.summary.positions import Positions, no_place_sums, place_sums
-from ratioscope.summary.tally import BANDS, Named, Tally, largest
+from ratioscope.numerics import OVERFLOW, row_sum
+from ratioscope.summary.level_sums import LevelColumns, extremes
+from ratioscope.summary.positions import Positions, PositionSums, position_sums
 from ratioscope.summary.worst_tokens import WorstTokens, completion_numbers, find_worst_tokens
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
 
+BANDS = ((0.9, 1.1), (0.5, 2.0))
+"""Ratios outside of each band are counted, strictly and in float32: near 1, and not far from it."""
 
-@dataclass(frozen=True)
-class TokenPart:
-    """A batch's tokens, reduced.
+
+class CompletionSums(NamedTuple):
+    """Sums over each completion's valid tokens, ``(B,)``.
 
     Attributes:
-        tally: what belongs to tokens, by slot name.
-        histogram: int64 ``(N_BUCKETS,)`` of log-ratios.
-        n: int64 ``(B,)`` valid tokens of each row.
-        d: float64 ``(B,)`` sums of log-ratios, exact wherever :func:`ratioscope.numerics.row_sum` is.
-        abs_d: the same of absolute log-ratios.
-        train: float64 ``(B,)`` sums of the trainer's log-probabilities.
-        rollout: float64 ``(B,)`` sums of the engine's.
-        numbers: int64 ``(B,)``, see :func:`ratioscope.summary.worst_tokens.completion_numbers`.
-        places: sums and counts by place.
-        worst: where the worst tokens are.
+        n: int64, their number.
+        d: float64, log-ratios, exact wherever :func:`ratioscope.numerics.row_sum` is.
+        abs_d: float64, absolute log-ratios, exact in the same way.
+        rollout: float64, the engine's log-probabilities.
+        train: float64, the trainer's log-probabilities.
+        numbers: int64, see :func:`ratioscope.summary.worst_tokens.completion_numbers`.
     """
 
-    tally: Tally
-    histogram: torch.Tensor
     n: torch.Tensor
     d: torch.Tensor
     abs_d: torch.Tensor
-    train: torch.Tensor
     rollout: torch.Tensor
+    train: torch.Tensor
     numbers: torch.Tensor
-    places: tuple[torch.Tensor, torch.Tensor]
+
+
+class ReducedTokens(NamedTuple):
+    """A batch's tokens, reduced. Lists hold vectors that belong into consecutive slots.
+
+    Attributes:
+        extremes: float64 ``(2,)``, the largest log-ratio and the negated smallest; minus infinity without a token.
+        abs_difference_max: float64 ``(1,)``, the largest absolute difference of the probabilities.
+        sums: float64, slots of :data:`ratioscope.state.slots.SUMS` up to ``lag/1``.
+        counts: int64, slots of :data:`ratioscope.state.slots.COUNTS` up to ``lag/n``.
+        completions: sums by completion.
+        positions: sums by position.
+        worst: coordinates of the worst tokens.
+    """
+
+    extremes: torch.Tensor
+    abs_difference_max: torch.Tensor
+    sums: list[torch.Tensor]
+    counts: list[torch.Tensor]
+    completions: CompletionSums
+    positions: PositionSums
     worst: WorstTokens
 
 
-def token_part(observation: Observation) -> TokenPart:
-    """Reduces the tokens of one batch."""
-    valid, device = observation.valid, observation.valid.device
-    d = observation.log_ratio.double()
-    abs_d = d.abs()
-    tally = Tally(counts=_validity(observation))
-    tally.extremes("token", observation.log_ratio, valid)
-    inside = valid.double()
-    tally.level("token", d, abs_d, inside)
-    _tokens(tally, observation, d, abs_d, inside)
-    if valid.shape[-1]:
-        places = Positions.from_observation(observation)
-        numbers = completion_numbers(observation, places)
-        by_place = place_sums(observation, places, d, abs_d)
-        worst = find_worst_tokens(observation, places, numbers)
-    else:
-        nothing = torch.zeros(0, dtype=torch.int64, device=device)
-        numbers = valid.sum(dim=-1)
-        by_place, worst = no_place_sums(device), WorstTokens(nothing, nothing, nothing, nothing > 0)
-    return TokenPart(
-        tally=tally,
-        histogram=histogram.count(observation.log_ratio, valid),
-        n=observation.n_valid,
-        d=observation.row_log_ratio,
-        abs_d=row_sum(abs_d),
-        train=observation.train.double().sum(dim=-1),
-        rollout=observation.rollout.double().sum(dim=-1),
-        numbers=numbers,
-        places=by_place,
-        worst=worst,
+class _Moments(NamedTuple):
+    """Sums of both sides' log-probabilities and probabilities.
+
+    Attributes:
+        by_completion: float64 ``(B,)``, log-probabilities of engine and trainer.
+        sums: float64, slots from ``logp/x`` to ``probability/abs_difference``.
+        abs_difference_max: float64 ``(1,)``, the largest absolute difference of the probabilities.
+        lags: float64, slots from the first of a lag to ``lag/1``.
+        pairs: int64 ``(1,)``, pairs of neighbours that are both valid.
+    """
+
+    by_completion: tuple[torch.Tensor, torch.Tensor]
+    sums: list[torch.Tensor]
+    abs_difference_max: torch.Tensor
+    lags: list[torch.Tensor]
+    pairs: torch.Tensor
+
+
+def reduce_tokens(observation: Observation) -> ReducedTokens:
+    """Reduces the tokens of a batch that has at least one column."""
+    d = observation.log_ratio
+    columns = LevelColumns.from_log_ratios(d, observation.valid, n_others=2)
+    largest = extremes(torch.stack([d, -d]), observation.invalid)
+    weighted = columns.fill(largest[0])
+    _fill_reverse(columns)
+    moments = _moments(observation, columns.inside)
+    positions = Positions.from_observation(observation)
+    numbers = completion_numbers(observation, positions)
+    row_abs_d, row_d = row_sum(columns.rows[1:3]).unbind()
+    rollout, train = moments.by_completion
+    return ReducedTokens(
+        extremes=largest,
+        abs_difference_max=moments.abs_difference_max,
+        sums=[*columns.sums(), weighted, *moments.sums, *moments.lags],
+        counts=[*_count(observation), moments.pairs],
+        completions=CompletionSums(observation.n_valid, row_d, row_abs_d, rollout, train, numbers),
+        positions=position_sums(observation, positions, columns.rows[:3]),
+        worst=find_worst_tokens(observation, positions, numbers),
     )
 
 
-def _validity(observation: Observation) -> Named:
-    return {
-        "token/n": observation.valid.sum(),
-        "masked_in": observation.masked_in.sum(),
-        "nan": observation.nan.sum(),
-        "inf": observation.infinite.sum(),
-        "positive_logp": observation.positive.sum(),
-        "missing": observation.missing.sum(),
-        "equal": (observation.valid & (observation.train == observation.rollout)).sum(),
-        "zero_train_logp": (observation.valid & (observation.train == 0.0)).sum(),
-        "zero_rollout_logp": (observation.valid & (observation.rollout == 0.0)).sum(),
-    }
+def _fill_reverse(columns: LevelColumns) -> None:
+    """Fills the further columns: exp(-d) - 1 + d, and exp(abs(d)), 0 where not valid."""
+    reverse_k3, abs_ratio = columns.others
+    torch.neg(columns.d, out=reverse_k3).expm1_()
+    # abs(d) is the larger of d and -d, and so is its exponential.
+    torch.maximum(reverse_k3, columns.excess, out=abs_ratio).add_(columns.inside)
+    reverse_k3.add_(columns.d)
 
 
-def _tokens(tally: Tally, observation: Observation, d: torch.Tensor, abs_d: torch.Tensor, inside: torch.Tensor) -> None:
-    x, y = observation.rollout.double(), observation.train.double()
-    lagged, tally.counts["lag/n"] = lag_sums(observation)
-    p, q = y.exp() * inside, x.exp() * inside
-    difference = (p - q).abs()
-    tally.sums.update(
-        {
-            "token/reverse_k3": ((-d).expm1() + d).sum(),
-            "token/mult_prob_error": abs_d.expm1().sum() + tally.counts["token/n"],
-            **_second_moments("logp", x, y),
-            **lagged,
-            **_second_moments("probability", q, p),
-            "probability/abs_difference": difference.sum(),
-        }
+def _count(observation: Observation) -> list[torch.Tensor]:
+    """Counts of masked-in tokens, of the invalid ones by reason, of valid tokens, and of those in each range."""
+    d, train, rollout, valid = observation.log_ratio, observation.train, observation.rollout, observation.valid
+    ratio = d.exp()
+    masks = [*observation.narrowing]
+    # d is 0 exactly where both sides are equal, as float32 has numbers below its smallest normal one.
+    masks += [(values == 0.0) & valid for values in (d, train, rollout)]
+    # A ratio is outside of a band where clamping changes it; it is 1 where not valid.
+    masks += [d > OVERFLOW, *(ratio.clamp(low, high) != ratio for low, high in BANDS)]
+    counts = torch.stack(masks).sum(dim=(1, 2))
+    return [counts[:1], counts[:4] - counts[1:5], counts[4:]]
+
+
+def _moments(observation: Observation, inside: torch.Tensor) -> _Moments:
+    columns = torch.stack([observation.rollout, observation.train] * 2).double()
+    logps, probabilities = columns.split(2)
+    probabilities.exp_().mul_(inside)
+    by_completion = columns.sum(dim=-1)
+    squares = torch.linalg.vector_norm(columns, dim=(1, 2)).square()
+    products = (columns[::2] * columns[1::2]).sum(dim=(1, 2))
+    x, y, *_ = by_completion.unbind()
+    lags, pairs = _lags(logps, observation.valid)
+    difference = torch.sub(*probabilities.unbind()).abs_().unsqueeze(0)
+    return _Moments(
+        by_completion=(x, y),
+        sums=[by_completion.sum(dim=1), squares, products, difference.sum().view(1)],
+        abs_difference_max=extremes(difference, observation.invalid),
+        lags=lags,
+        pairs=pairs,
     )
-    if difference.numel():
-        tally.maxima["probability/abs_max"] = largest(difference.max(), tally.counts["token/n"] > 0)
-    ratio = observation.log_ratio.exp()
-    for low, high in BANDS:
-        tally.counts[f"outside/{low:g}_{high:g}"] = ((ratio < low) | (ratio > high)).sum()
 
 
-def _second_moments(name: str, x: torch.Tensor, y: torch.Tensor) -> Named:
-    return {
-        f"{name}/x": x.sum(),
-        f"{name}/y": y.sum(),
-        f"{name}/xx": dot(x, x),
-        f"{name}/yy": dot(y, y),
-        f"{name}/xy": dot(x, y),
-    }
+def _lags(logps: torch.Tensor, valid: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Sums over pairs of neighbouring columns that are both valid, and the number of pairs.
+
+    A trainer that is one token ahead of the engine has at ``t`` what the engine has at ``t + 1``: then the products of
+    lag 1 correlate.
+
+    Args:
+        logps: float64 ``(2, B, T)``, of the engine and of the trainer; 0 where not valid.
+        valid: bool ``(B, T)``.
+    """
+    first, second = logps[..., :-1], logps[..., 1:]
+    pair = valid[:, :-1] & valid[:, 1:]
+    # Products are 0 where either token is not valid; single sides need the mask.
+    products = (first * second.flip(0)).sum(dim=(1, 2))
+    sides = torch.cat([first, second]).mul_(pair)
+    squares = torch.linalg.vector_norm(sides, dim=(1, 2)).square()
+    return [sides.sum(dim=(1, 2)), squares, products], pair.sum().view(1)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.state.slots import N_ROWS, N_TOKENS
-from ratioscope.state.tables import NO_ROW, Top, first_rows, largest_values, order_key, padded_rows
-from ratioscope.state.worst import KEYED, N_AFTER, N_BEFORE
+from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key
+from ratioscope.state.worst import N_AFTER, N_BEFORE
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
@@ -19,19 +19,19 @@ ROLLOUT_FACTOR, ID_FACTOR, NUMBER_FACTOR = 0x1B873593CC9E2D51, 0x4CF5AD432745937
 
 
 class WorstTokens(NamedTuple):
-    """Coordinates of a batch's worst tokens, in order; ``(N,)`` each, with N at most ``N_TOKENS``.
+    """A batch's worst tokens, in order; ``(N,)`` each, with N at most ``N_TOKENS``.
 
     Attributes:
-        row: int64, index of the completion in the batch.
-        column: int64, index along the batch's second dimension.
-        position: int64, index among the completion's valid tokens.
-        valid: bool, False where the batch has fewer than N valid tokens.
+        token: int64, index in the flattened batch.
+        row: int64, index of the completion.
+        position: int32, index among the completion's valid tokens.
+        missing: bool, True where the batch has fewer than N valid tokens.
     """
 
+    token: torch.Tensor
     row: torch.Tensor
-    column: torch.Tensor
     position: torch.Tensor
-    valid: torch.Tensor
+    missing: torch.Tensor
 
 
 def completion_numbers(observation: Observation, positions: Positions) -> torch.Tensor:
@@ -65,13 +65,10 @@ def find_worst_tokens(observation: Observation, positions: Positions, numbers: t
         positions: positions of its tokens.
         numbers: int64 ``(B,)``, see :func:`completion_numbers`.
     """
-    width = observation.valid.shape[-1]
-    position = positions.seen - 1
-    keys = order_key(observation.log_ratio, numbers.unsqueeze(-1), position, observation.valid).flatten()
+    keys = order_key(observation.log_ratio, numbers.unsqueeze(-1), positions.position, observation.invalid).flatten()
     best, index = keys.topk(min(N_TOKENS, len(keys)))
-    return WorstTokens(
-        row=index // width, column=index % width, position=position.take(index).to(torch.int64), valid=best >= NO_ROW
-    )
+    row = index // observation.valid.shape[-1]
+    return WorstTokens(token=index, row=row, position=positions.position.take(index), missing=best < NO_ROW)
 
 
 def top_from_batch(
@@ -89,43 +86,38 @@ def top_from_batch(
         worst: its worst tokens.
         numbers: int64 ``(B,)``, see :func:`completion_numbers`.
         n: int64 ``(B,)`` valid tokens of each completion.
-        row_d: float64 ``(B,)`` sums of log-ratios.
+        row_d: float32 ``(B,)`` sums of log-ratios.
         abs_mean: float64 ``(B,)`` means of absolute log-ratios.
     """
-    live = n > 0
+    dead, value, zero = n == 0, abs_mean.float(), torch.zeros_like(n)
     advantages = torch.full_like(row_d, torch.nan) if observation.advantages is None else observation.advantages
-    zero = torch.zeros_like(n)
-    columns = (abs_mean.float(), n, numbers, zero, zero, advantages, row_d)
-    rows = torch.stack([column.double() for column in columns], dim=-1)
+    # Stacking integers below 2**53 with float64 is exact. ROW_COLUMNS, with rank and position 0.
+    rows = torch.stack([value, n, numbers, zero, zero, advantages, row_d.double()], dim=-1)
+    key = order_key(value, numbers, None, dead)
     return Top(
-        log_ratios=largest_values(torch.where(live, row_d, -torch.inf)),
+        log_ratios=largest_values(row_d.double().masked_fill_(dead, -torch.inf)),
         tokens=padded_rows(_token_table(observation, worst, rows), N_TOKENS),
-        rows=first_rows(torch.where(live.unsqueeze(-1), rows, 0.0), N_ROWS),
+        rows=rows_by_key(rows.masked_fill(dead.unsqueeze(-1), 0.0), key, N_ROWS),
     )
 
 
 def _token_table(observation: Observation, worst: WorstTokens, rows: torch.Tensor) -> torch.Tensor:
-    index = worst.row * observation.valid.shape[-1] + worst.column
-    train, rollout = (logps.take(index).float() for logps in observation.given[:2])
-    completion = rows.index_select(0, worst.row)
-    columns = [
-        (train - rollout).double().unsqueeze(-1),
-        completion[:, 1 : len(KEYED) - 1],  # n and the number
-        worst.position.double().unsqueeze(-1),
-        completion[:, len(KEYED) :],  # rank, advantage and the sum of log-ratios
-        torch.stack([train, rollout], dim=-1).double(),
-        _ids(observation, worst.row, worst.column),
-    ]
-    return torch.where(worst.valid.unsqueeze(-1), torch.cat(columns, dim=-1), 0.0)
+    d, train, rollout = (
+        values.take(worst.token) for values in (observation.log_ratio, observation.train, observation.rollout)
+    )
+    _, n, number, _, rank, advantage, row_d = rows.index_select(0, worst.row).unbind(dim=-1)
+    ids = _ids(observation, worst)
+    table = torch.stack([d, n, number, worst.position, rank, advantage, row_d, train, rollout, *ids], dim=-1)
+    return table.masked_fill_(worst.missing.unsqueeze(-1), 0.0)
 
 
-def _ids(observation: Observation, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-    """Ids of tokens and their neighbours, float64 ``(N, N_BEFORE + 1 + N_AFTER)``; -1 where the mask has none."""
-    around = torch.arange(-N_BEFORE, N_AFTER + 1, device=row.device)
+def _ids(observation: Observation, worst: WorstTokens) -> tuple[torch.Tensor, ...]:
+    """Ids of the tokens and their neighbours, ``(N,)`` by column of the table; -1 where the mask has none."""
+    around = torch.arange(-N_BEFORE, N_AFTER + 1, device=worst.row.device).unsqueeze(-1)
     if observation.token_ids is None:
-        return torch.full((len(row), len(around)), -1.0, dtype=torch.float64, device=row.device)
-    width = observation.token_ids.shape[-1]
-    columns = column.unsqueeze(-1) + around
-    index = row.unsqueeze(-1) * width + columns.clamp(0, width - 1)
-    masked_in = (observation.given[2].take(index) != 0) & (columns >= 0) & (columns < width)
-    return torch.where(masked_in, observation.token_ids.take(index), -1).double()
+        return torch.full((len(around), len(worst.row)), -1.0, device=worst.row.device).unbind()
+    neighbours = worst.token + around
+    same_row = neighbours // observation.valid.shape[-1] == worst.row
+    neighbours.clamp_(0, observation.valid.numel() - 1)
+    masked_in = observation.masked_in.take(neighbours) & same_row
+    return torch.where(masked_in, observation.token_ids.take(neighbours), -1).unbind()

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.summary.tally import OVERFLOW
+from ratioscope.numerics import OVERFLOW
 from ratioscope.sweep.bounds import Bounded, Cells
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ratioscope.numerics import FLOAT32_MAX
+from ratioscope.numerics import FLOAT32_MAX, OVERFLOW
 from ratioscope.state.length_histogram import MANTISSA_SHIFT, N_LENGTHS, OFFSET
 from ratioscope.state.slots import N_ROWS
-from ratioscope.summary.tally import OVERFLOW
 from ratioscope_integrations.kernels.cpu.positions import bucket
 from ratioscope_integrations.kernels.cpu.types import Array, Count, Finished, Found, Seen, Sum
 

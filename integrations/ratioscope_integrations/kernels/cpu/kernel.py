@@ -32,7 +32,7 @@ from ratioscope_integrations.kernels.cpu.types import (
 if TYPE_CHECKING:
     from ratioscope.correction.bounds import Correction
     from ratioscope.correction.rule import Rule
-    from ratioscope.state.arrays import Reduced
+    from ratioscope.summary.kernels import KernelResult
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
@@ -64,7 +64,7 @@ class CpuKernel:
 
     def __call__(
         self, observation: Observation, correction: Rule | None, applied: torch.Tensor | None
-    ) -> Reduced | None:
+    ) -> KernelResult | None:
         """As :class:`ratioscope.summary.kernels.Kernel` has it."""
         train, rollout, mask = observation.given
         bounds = None if correction is None else correction.bounds

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numba import njit
 
-from ratioscope.summary.tally import BANDS
+from ratioscope.summary.tokens import BANDS
 from ratioscope_integrations.kernels.cpu.sums import ROUND, extremes
 from ratioscope_integrations.kernels.cpu.types import Array, Count, Row, Sum, TokenBounds
 

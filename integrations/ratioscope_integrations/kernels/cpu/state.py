@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ratioscope.state.arrays import Reduced, State
 from ratioscope.state.histogram import N_BUCKETS
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.state.slots import (
@@ -23,6 +22,7 @@ from ratioscope.state.slots import (
 )
 from ratioscope.state.tables import Top
 from ratioscope.state.worst import N_AFTER, N_BEFORE, ROW_COLUMNS, TOKEN_COLUMNS
+from ratioscope.summary.kernels import BatchState, KernelResult
 from ratioscope_integrations.kernels.cpu.finish import finish
 from ratioscope_integrations.kernels.cpu.types import (
     N_TENTHS,
@@ -106,7 +106,7 @@ _TOKENS, _SEQUENCES, _GEOMETRIC, _WEIGHTS = (
 _AROUND = np.arange(-N_BEFORE, N_AFTER + 1)
 
 
-def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> Reduced:
+def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> KernelResult:
     """The batch's state.
 
     Args:
@@ -133,7 +133,7 @@ def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> Re
     histograms[_SEQUENCES], histograms[_GEOMETRIC] = by.histograms
     changed = sum(thread.histograms[-1] for thread in kept)
     histograms[_WEIGHTS] = histograms[_TOKENS] + changed if rule.acts else 0
-    state = State(
+    state = BatchState(
         maxima=torch.from_numpy(maxima),
         sums=torch.from_numpy(sums),
         counts=torch.from_numpy(seen),
@@ -141,7 +141,7 @@ def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> Re
         lengths=torch.from_numpy(by.lengths),
         top=_top(observation, counts[:, Count.n] > 0, by, kept),
     )
-    return Reduced(
+    return KernelResult(
         state,
         n=torch.from_numpy(counts[:, Count.n].copy()),
         row_d=torch.from_numpy(by.row_d),
@@ -169,7 +169,7 @@ def _places(kept: list[Kept]) -> tuple[Array, Array]:
     cells = np.sum([thread.places for thread in kept], axis=0)
     grid = cells[:, :-1].reshape(3, N_TURNS, N_TENTHS)
     places = np.concatenate([grid.sum(axis=1), grid.sum(axis=2), cells[:, -1:]], axis=1) + 0.0
-    return places[:2].reshape(-1), places[2]
+    return places[1::-1].reshape(-1), places[2]  # slots have absolute values first
 
 
 def _top(observation: Observation, live: Array, by: Finished, kept: list[Kept]) -> Top:

@@ -16,8 +16,7 @@ import numpy as np
 from numba import njit
 
 from ratioscope.batch.observation import POSITIVE_LOGP_SLACK
-from ratioscope.numerics import FLOAT32_MAX
-from ratioscope.summary.tally import OVERFLOW
+from ratioscope.numerics import FLOAT32_MAX, OVERFLOW
 from ratioscope_integrations.kernels.cpu.types import Array, Count, Row, Sum
 
 ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves the nearest integer in a float's low bits

@@ -2,7 +2,7 @@
 (async () => {
   const root = document.documentElement;
   const status = document.getElementById("status");
-  const say = (text) => { if (status) status.textContent = text; };
+  const setStatus = (text) => { if (status) status.textContent = text; };
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const narrow = matchMedia("(max-width: 600px)");
 
@@ -13,7 +13,7 @@
     return new Response(stream).text();
   };
 
-  // Colours are the page's own, so that figures follow it when it turns dark.
+  // Figures take the page's colours, so that they follow its dark mode.
   const theme = () => {
     const style = getComputedStyle(root);
     const color = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -35,7 +35,7 @@
     } };
   };
 
-  // Steps and ratio of each cell of a heat map, which are too long to store for every one.
+  // Hover texts of a heat map's cells, which would be too large to store in the page.
   const fill = (trace) => {
     if (trace.type !== "heatmap") return;
     const { steps, rows } = trace.meta;
@@ -48,14 +48,14 @@
     responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
   };
 
-  // Lines that lie on a heat map's darker cells.
+  // Lines on a heat map's darker cells: white in dark mode.
   const ink = (data) => data.flatMap((trace, index) => (trace.meta?.ink ? [index] : []));
   const inked = async (place) => {
     const lines = ink(place.data);
     if (lines.length) await Plotly.restyle(place, { "line.color": dark.matches ? "#ffffff" : "#000000" }, lines);
   };
 
-  // Buttons above a figure that shows one group of its traces at a time.
+  // Buttons above a figure that displays one group of its traces at a time.
   const choose = (place) => {
     const groups = [...new Set(place.data.flatMap((trace) => trace.meta?.choice ?? []))];
     if (groups.length < 2) return;
@@ -95,7 +95,7 @@
     const panels = JSON.parse(document.getElementById("panels").textContent);
     if (panels.length) {
       if (typeof DecompressionStream === "undefined") {
-        say("This browser is too old to draw the figures: it lacks DecompressionStream (Chrome 80, Firefox 113, Safari 16.4).");
+        setStatus("This browser is too old to draw the figures: it lacks DecompressionStream (Chrome 80, Firefox 113, Safari 16.4).");
         return;
       }
       const library = document.getElementById("library");
@@ -110,7 +110,7 @@
     }
     root.dataset.ready = "";
   } catch (error) {
-    say(`The figures could not be drawn: ${error.message}`);
+    setStatus(`The figures could not be drawn: ${error.message}`);
     throw error;
   }
 })();

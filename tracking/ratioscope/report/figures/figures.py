@@ -187,9 +187,9 @@ def _nonzero_panel(chart: Chart, runs: Sequence[RunStyle]) -> Panel | Absent:
         stat: [run.timeline.scalars.get(prefix + stat.key) for run in runs for prefix in ("", "eval/")]
         for stat in chart.stats
     }
-    if not any(curve for found in curves.values() for curve in found):
+    if not any(curve for group in curves.values() for curve in group):
         return line_panel(chart, runs)  # which names what is missing
-    nonzero = tuple(stat for stat, found in curves.items() if any(curve and any(curve.values) for curve in found))
+    nonzero = tuple(stat for stat, group in curves.items() if any(curve and any(curve.values) for curve in group))
     if not nonzero:
         return Absent(chart.key, chart.title, "Nothing was left out: every one of these is 0 in every window.")
     return line_panel(replace(chart, stats=nonzero), runs)

@@ -25,12 +25,22 @@ TITLES = {"token": "Token log-ratio over training", "sequence": "Sequence log-ra
 """Title of the heat maps of each level."""
 
 _CELLS_OF_A_PAGE = 40_000
+_COLOR_BAR = {
+    "orientation": "h",
+    "y": -0.16,
+    "yanchor": "top",
+    "thickness": 10,
+    "outlinewidth": 0,
+    "tickfont": {"size": 11},
+    "tickvals": list(range(MIN_LOG_SHARE, 1)),
+    "ticktext": ["≤ 0.001 %", "0.01 %", "0.1 %", "1 %", "10 %", "100 %"],
+}
 _QUANTILES = {"p99": "dot", "p95": "dash", "p50": "solid", "p05": "dash", "p01": "dot"}
 
 
 @dataclass(frozen=True)
 class _HeatMap:
-    """Everything that one heat map is drawn from; columns and points are upper limits."""
+    """Input of one heat map; its numbers of columns and points are upper limits."""
 
     run: RunStyle
     series: Series
@@ -47,74 +57,62 @@ def heat_panels(runs: Sequence[RunStyle], level: str) -> list[Panel | Absent]:
     """Draws one heat map per run, with the same axes and colours where the bins are the same."""
     key, name = f"ratioscope/hist/{level}_log_ratio", f"heat-{level}"
     reason = f"No window has the histogram {key}."
-    series = {run.label: found for run in runs if (found := run.series(key))}
+    series = {run.label: of_run for run in runs if (of_run := run.series(key))}
     if not series:
         return [Absent(name, TITLES[level], reason)]
     several = len(runs) > 1
-    windows = [found.windows for found in series.values()]
-    span = (min(each[0].first_step for each in windows), max(each[-1].last_step for each in windows))
-    common_bins = len({tuple(found.edges.tolist()) for found in series.values()}) == 1
+    windows = [each.windows for each in series.values()]
+    ends = (min(each[0].first_step for each in windows), max(each[-1].last_step for each in windows))
+    span = ends if several else None
+    common_bins = len({tuple(each.edges.tolist()) for each in series.values()}) == 1
+    note = "" if common_bins else "Its bins differ from another run's, so the axis is its own."
     columns, line_points = max(48, _CELLS_OF_A_PAGE // (65 * len(runs))), min(400, max_points(runs))
     panels: list[Panel | Absent] = []
     for number, run in enumerate(runs, start=1):
+        panel_key = f"{name}-{number}" if several else name
         if run.label not in series:
-            panels.append(Absent(f"{name}-{number}", run.name, reason, name))
+            panels.append(Absent(panel_key, run.name, reason, name))
             continue
-        heat_map = _HeatMap(
-            run,
-            series[run.label],
-            level,
-            key=f"{name}-{number}" if several else name,
-            group=name if several else "",
-            columns=columns,
-            points=line_points,
-            span=span if several else None,
-            note="" if common_bins else "Its bins differ from another run's, so the axis is its own.",
-        )
-        panels.append(_panel(heat_map))
+        source = (run, series[run.label], level, panel_key)
+        panels.append(_panel(_HeatMap(*source, name if several else "", columns, line_points, span, note)))
     return panels
 
 
 def _panel(heat_map: _HeatMap) -> Panel:
     import plotly.graph_objects as go
 
-    run, series, level, span = heat_map.run, heat_map.series, heat_map.level, heat_map.span
-    windows = _pooled(series.windows, heat_map.columns)
+    run, level = heat_map.run, heat_map.level
+    windows = _pooled(heat_map.series.windows, heat_map.columns)
     starts = _starts(windows)
     quantiles, thinned = _quantile_lines(run, level, heat_map.points)
     bounds, outside = _bound_lines(heat_map, [starts[0], starts[-1]])
-    layout = base_layout(
-        xaxis={
-            **(step_axis(min(starts[0], span[0]), span[1]) if span else step_axis(starts[0], starts[-1])),
-            "showgrid": False,
-        },
-        yaxis={
-            "title": {"text": "log-ratio"},
-            "range": [float(series.edges[0]), float(series.edges[-1])],
-            "zeroline": False,
-            "showgrid": False,
-        },
-        hovermode="closest",
-        margin={"l": 64, "r": 16, "t": 30, "b": 48},
-    )
     most = max(window.records for window in windows)
     pooled = f"A column pools up to {most:,} windows." if most > 1 else ""
     thinning = f"Lines are thinned to {heat_map.points:,} points; every stretch keeps its extremes." if thinned else ""
-    sentence = (
-        f"Colour is the share of a step's {level}s in each bin of log-ratio, train minus rollout; lines are their "
-        "p01, p05, p50, p95 and p99, and the outermost bins also hold what lies beyond the axis."
-    )
     return Panel(
         heat_map.key,
         f"{level.capitalize()} log-ratio: {run.name}" if heat_map.group else TITLES[level],
-        sentence,
+        f"Colour is the share of a step's {level}s in each bin of log-ratio, train minus rollout; lines are their "
+        "p01, p05, p50, p95 and p99, and the outermost bins also hold what lies beyond the axis.",
         link_of(heat_map.group or heat_map.key),
-        go.Figure([_cells(series, windows), *quantiles, *bounds], layout),
+        go.Figure([_cells(heat_map.series, windows), *quantiles, *bounds], _layout(heat_map, starts)),
         (f"ratioscope/hist/{level}_log_ratio", *(f"ratioscope/{level}/raw/{name}" for name in _QUANTILES)),
         " ".join(part for part in (heat_map.note, *outside, pooled, thinning) if part),
         heat_map.group,
         tall=True,
         run=run.name if heat_map.group else "",
+    )
+
+
+def _layout(heat_map: _HeatMap, starts: list[float]) -> dict[str, Any]:
+    span, edges = heat_map.span, heat_map.series.edges
+    x = step_axis(starts[0], starts[-1]) if span is None else step_axis(min(starts[0], span[0]), span[1])
+    y = {"title": {"text": "log-ratio"}, "range": [float(edges[0]), float(edges[-1])], "zeroline": False}
+    return base_layout(
+        xaxis={**x, "showgrid": False},
+        yaxis={**y, "showgrid": False},
+        hovermode="closest",
+        margin={"l": 64, "r": 16, "t": 30, "b": 48},
     )
 
 
@@ -173,16 +171,7 @@ def _cells(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
             "steps": [_column_label(window) for window in windows],
             "rows": [f"log-ratio {middle:.4g}, ratio {_ratio(middle)}" for middle in middles.tolist()],
         },
-        "colorbar": {
-            "orientation": "h",
-            "y": -0.16,
-            "yanchor": "top",
-            "thickness": 10,
-            "outlinewidth": 0,
-            "tickfont": {"size": 11},
-            "tickvals": list(range(MIN_LOG_SHARE, 1)),
-            "ticktext": ["≤ 0.001 %", "0.01 %", "0.1 %", "1 %", "10 %", "100 %"],
-        },
+        "colorbar": _COLOR_BAR,
     }
 
 
@@ -203,20 +192,20 @@ def _quantile_lines(run: RunStyle, level: str, limit: int) -> tuple[list[dict[st
     traces, thinned = [], False
     for name, dash in _QUANTILES.items():
         key = f"ratioscope/{level}/raw/{name}"
-        found = points(run, key, limit, positive=True)
-        if found is None:
+        line = points(run, key, limit, positive=True)
+        if line is None:
             continue
-        thinned = thinned or found.thinned
+        thinned = thinned or line.thinned
         traces.append(
             {
-                "x": found.steps,
-                "y": np.log(found.values),
+                "x": line.steps,
+                "y": np.log(line.values),
                 "type": "scatter",
-                "mode": "markers" if len(found.steps) <= 3 else "lines",
+                "mode": "markers" if len(line.steps) <= 3 else "lines",
                 "name": name,
                 "line": {"color": "#000000", "width": 1.6 if name == "p50" else 1.1, "dash": dash},
                 "marker": {"color": "#FFFFFF", "size": 7, "line": {"color": "#000000", "width": 1}},
-                "customdata": found.values,
+                "customdata": line.values,
                 "hovertemplate": (
                     f"step %{{x:,d}}<br>{name}: log-ratio %{{y:.4~g}}, ratio %{{customdata:.4~g}}<extra></extra>"
                 ),

@@ -82,10 +82,10 @@ class _Histograms:
         """
         raw = _window(self.raw, step)
         total = int(raw.counts.sum()) if raw is not None else 0
-        found = [_values(self.raw, raw, total)]
+        values = [_values(self.raw, raw, total)]
         if self.corrected is not None:
-            found.append(_values(self.corrected, _window(self.corrected, step), total))
-        return found
+            values.append(_values(self.corrected, _window(self.corrected, step), total))
+        return values
 
 
 def histogram_panel(runs: Sequence[RunStyle]) -> Panel | Absent:
@@ -93,31 +93,31 @@ def histogram_panel(runs: Sequence[RunStyle]) -> Panel | Absent:
     import plotly.graph_objects as go
 
     keys = {run.label: f"ratioscope/hist/{run.level}_log_ratio" for run in runs}
-    shown = [_Histograms(run, keys[run.label], raw) for run in runs if (raw := run.series(keys[run.label]))]
-    if not shown:
+    present = [_Histograms(run, keys[run.label], raw) for run in runs if (raw := run.series(keys[run.label]))]
+    if not present:
         return Absent(KEY, TITLE, f"No window has the histogram {', '.join(dict.fromkeys(keys.values()))}.")
     several = len(runs) > 1
-    stops = _stops(shown, max(8, 120 // len(runs)) if several else MAX_STOPS)
-    traces = [trace for histograms in shown for trace in histograms.traces(several=several)]
-    frames = [[values for histograms in shown for values in histograms.values(step)] for step, _ in stops]
+    stops = _stops(present, max(8, 120 // len(runs)) if several else MAX_STOPS)
+    traces = [trace for histograms in present for trace in histograms.traces(several=several)]
+    frames = [[values for histograms in present for values in histograms.values(step)] for step, _ in stops]
     for trace, values in zip(traces, frames[-1], strict=True):
         trace |= values
-    layout = _layout(shown, hovermode="x unified" if len(runs) <= 6 else "closest")
+    layout = _layout(present, hovermode="x unified" if len(runs) <= 6 else "closest")
     if len(stops) > 1:
         layout["sliders"] = [_slider([label for _, label in stops], frames)]
-    lines, notes = _bounds(shown, layout["xaxis"]["range"])
-    if len({tuple(histograms.raw.edges.tolist()) for histograms in shown}) > 1:
+    lines, notes = _bounds(present, layout["xaxis"]["range"])
+    if len({tuple(histograms.raw.edges.tolist()) for histograms in present}) > 1:
         notes.append("The runs' bins are not equally wide, so compare shapes, not heights.")
-    metrics = tuple(dict.fromkeys(key for histograms in shown for key in (histograms.key, _CORRECTED)))
-    sentence = _sentence(shown, several=several)
+    metrics = tuple(dict.fromkeys(key for histograms in present for key in (histograms.key, _CORRECTED)))
+    sentence = _sentence(present, several=several)
     figure = go.Figure([*traces, *lines], layout)
     return Panel(KEY, TITLE, sentence, link_of(KEY), figure, metrics, " ".join(notes), tall=True)
 
 
-def _layout(shown: Sequence[_Histograms], *, hovermode: str) -> dict[str, Any]:
-    low = min(float(histograms.raw.edges[0]) for histograms in shown)
-    high = max(float(histograms.raw.edges[-1]) for histograms in shown)
-    noun = " or ".join(dict.fromkeys(histograms.run.level for histograms in shown))
+def _layout(present: Sequence[_Histograms], *, hovermode: str) -> dict[str, Any]:
+    low = min(float(histograms.raw.edges[0]) for histograms in present)
+    high = max(float(histograms.raw.edges[-1]) for histograms in present)
+    noun = " or ".join(dict.fromkeys(histograms.run.level for histograms in present))
     return base_layout(
         barmode="overlay",
         bargap=0,
@@ -138,10 +138,10 @@ def _layout(shown: Sequence[_Histograms], *, hovermode: str) -> dict[str, Any]:
     )
 
 
-def _bounds(shown: Sequence[_Histograms], axis: tuple[float, float]) -> tuple[list[dict[str, Any]], list[str]]:
+def _bounds(present: Sequence[_Histograms], axis: tuple[float, float]) -> tuple[list[dict[str, Any]], list[str]]:
     """Draws each bound; returns the lines, and a sentence for each bound outside the axis."""
     lines, notes = [], []
-    for name, value in dict.fromkeys(bound for histograms in shown for bound in histograms.run.bounds):
+    for name, value in dict.fromkeys(bound for histograms in present for bound in histograms.run.bounds):
         x = math.log(value)
         if axis[0] < x < axis[1]:
             position = "top left" if name == "lower" else "top right"
@@ -171,13 +171,13 @@ def _values(series: Series, window: Window | None, total: int) -> dict[str, Any]
     return {"y": [float(f"{count / total:.6g}") if count else EMPTY_SHARE for count in counts], "customdata": labels}
 
 
-def _stops(shown: Sequence[_Histograms], limit: int) -> list[tuple[int, str]]:
+def _stops(present: Sequence[_Histograms], limit: int) -> list[tuple[int, str]]:
     """Returns step and label of each stop of the slider."""
-    if len(shown) == 1:
-        windows = shown[0].raw.windows
+    if len(present) == 1:
+        windows = present[0].raw.windows
         chosen = [windows[index] for index in spread(len(windows), limit)]
         return [(window.last_step, step_label(window.first_step, window.last_step)) for window in chosen]
-    steps = sorted({step for histograms in shown for step in histograms.raw.steps()})
+    steps = sorted({step for histograms in present for step in histograms.raw.steps()})
     return [(steps[index], f"{steps[index]:,}") for index in spread(len(steps), limit)]
 
 
@@ -202,9 +202,9 @@ def _slider(labels: Sequence[str], frames: Sequence[list[dict[str, Any]]]) -> di
     }
 
 
-def _sentence(shown: Sequence[_Histograms], *, several: bool) -> str:
+def _sentence(present: Sequence[_Histograms], *, several: bool) -> str:
     outer = "The outermost bins also hold what lies beyond."
-    if all(histograms.corrected is None for histograms in shown):
+    if all(histograms.corrected is None for histograms in present):
         return f"Share of the raw ratios in each bin, on a logarithmic scale; nothing is corrected. {outer}"
     lines = "solid lines are raw, dotted ones corrected" if several else "bars are raw, the line is corrected"
     return (

@@ -118,22 +118,21 @@ def line_panel(chart: Chart, runs: Sequence[RunStyle]) -> Panel | Absent:
     steps = np.concatenate([line.points.steps for line in lines])
     span = [float(steps.min()), float(steps.max())]
     # Markers at the ends need some space; a single step has no width of its own.
-    margin = 0.02 * (span[1] - span[0]) if any("markers" in trace["mode"] for trace in traces) else 0.0
-    margin = margin if span[0] < span[1] else 1.0
+    marked = any("markers" in trace["mode"] for trace in traces)
+    margin = 1.0 if span[0] == span[1] else 0.02 * (span[1] - span[0]) * marked
     _shorten_legend(traces)
     if chart.bounded:
         traces += _bounds(runs, span)
     axis = {"title": {"text": chart.unit}, **dict(chart.axis)}
     if chart.log:
         axis |= {"type": "log", "tickformat": "~g", "nticks": 6}
-    hover = "x unified" if len(runs) <= 6 else "closest"
-    layout = base_layout(xaxis=step_axis(span[0] - margin, span[1] + margin), yaxis=axis, hovermode=hover)
-    sentence = f"{chart.sentence} {_legend(chart, {line.stat for line in lines})}" if several else chart.sentence
-    note = f"Thinned to at most {limit:,} points a line; every stretch keeps its smallest and its largest value."
-    note = note if any(line.points.thinned for line in lines) else ""
+    steps_axis = step_axis(span[0] - margin, span[1] + margin)
+    layout = base_layout(xaxis=steps_axis, yaxis=axis, hovermode="x unified" if len(runs) <= 6 else "closest")
+    sentence = f"{chart.sentence} {_legend(chart, {line.stat for line in lines}) if several else ''}".strip()
+    thinned = any(line.points.thinned for line in lines)
+    note = f"Thinned to at most {limit:,} points a line; every stretch keeps its extremes." if thinned else ""
     metrics = tuple(dict.fromkeys(stat.key_in(run) for stat in chart.stats for run in runs))
-    figure = go.Figure(traces, layout)
-    return Panel(chart.key, chart.title, sentence.strip(), link_of(chart.key), figure, metrics, note)
+    return Panel(chart.key, chart.title, sentence, link_of(chart.key), go.Figure(traces, layout), metrics, note)
 
 
 def _lines(chart: Chart, runs: Sequence[RunStyle], limit: int) -> Iterator[_Line]:
@@ -144,9 +143,8 @@ def _lines(chart: Chart, runs: Sequence[RunStyle], limit: int) -> Iterator[_Line
                 continue
             key = stat.key_in(run)
             for full in (key, f"eval/{key}") if stat.evaluated else (key,):
-                found = points(run, full, limit, positive=chart.log)
-                if found is not None:
-                    yield _Line(run, stat, full, found)
+                if (thinned := points(run, full, limit, positive=chart.log)) is not None:
+                    yield _Line(run, stat, full, thinned)
 
 
 def _trace(line: _Line, chart: Chart, *, several: bool) -> dict[str, Any]:

@@ -29,6 +29,11 @@ LEAST, MOST = 1.1, 100.0
 EDGE_STRIDE = 4
 """One of so many bucket edges is a point of the line; at an edge the modified fraction is exact."""
 
+_SENTENCE = (
+    "Share of the ratios that another upper bound would have changed, mean weight after it, and effective sample size "
+    "of these weights, over all windows of training. Points are the caps of ratioscope sweep, bars and bands hold the "
+    "true number, and the diamond is the run's own rule as the training counted it."
+)
 _NUMBERS = (("modified", "modified"), ("mean", "mean weight"), ("ess", "ESS / n"))
 
 
@@ -55,16 +60,11 @@ def sweep_panel(timeline: Timeline) -> Panel | Absent:
     curves = [curve for mode in MODES for curve in _curves(pooled, mode, end)]
     traces = [trace for curve in curves for trace in curve.traces(visible=curve.mode == _mode(pooled))]
     metrics = ("ratioscope/modified/fraction", "ratioscope/ess/corrected")
-    sentence = (
-        "What another upper bound would have changed, the mean weight it would have left, and the effective sample "
-        "size of these weights, over all windows of training. Points are the caps of ratioscope sweep, bars and bands "
-        "hold the true number, and the diamond is the run's own rule as the training counted it."
-    )
     own, note = pooled.mode_rule, ""
     if own is not None and own.lower is not None:
         note = f"At the level of the run's rule its lower bound {own.lower:g} is kept."
     figure = go.Figure(traces, _layout(pooled, end))
-    return Panel(KEY, TITLE, sentence, link_of(KEY), figure, metrics, note, tall=True)
+    return Panel(KEY, TITLE, _SENTENCE, link_of(KEY), figure, metrics, note, tall=True)
 
 
 def _layout(pooled: SweptRun, end: float) -> dict[str, Any]:

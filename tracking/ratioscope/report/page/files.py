@@ -1,4 +1,4 @@
-"""Writing a page over its older self, and over nothing else."""
+"""Writes a page atomically, and overwrites nothing but an older page."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BEGINNINGS = (b"<!doctype html", b"<html")
-"""What a page begins with; a file that begins otherwise is somebody's."""
+"""Beginnings of an HTML file; a file with any other beginning is not overwritten."""
 
 
 def check_target(path: Path) -> None:
-    """Says at once, before minutes are spent, that a page cannot be written.
+    """Checks that a page can be written, before minutes are spent on it.
 
     Raises:
-        FileNotFoundError: if the folder is not there.
-        FileExistsError: if there is something else than a page.
+        FileNotFoundError: if the folder does not exist.
+        FileExistsError: if the path is a folder, or a file that is not a page.
     """
     if not path.parent.is_dir():
         msg = f"got {path} to write to; its folder {path.parent} does not exist: create it, or choose another"
@@ -41,21 +41,21 @@ def _is_page(path: Path) -> bool:
 
 
 def write_page(path: Path, html: str) -> None:
-    """Writes a page at once or not at all, so that whoever has it open never loads a part.
+    """Writes a page at once or not at all, so that a browser never loads half of it.
 
     Raises:
-        FileNotFoundError: if the folder is not there.
-        FileExistsError: if there is something else than a page.
+        FileNotFoundError: if the folder does not exist.
+        FileExistsError: if the path is a folder, or a file that is not a page.
     """
     check_target(path)
-    target = path.resolve()  # a link stays one
-    beside = target.with_name(f".ratioscope-{secrets.token_hex(6)}.tmp")
+    target = path.resolve()  # keeps a symbolic link
+    temporary = target.with_name(f".ratioscope-{secrets.token_hex(6)}.tmp")
     try:
-        # Not tempfile: its files are for their owner alone, whatever the umask.
-        with beside.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
+        # Not tempfile, whose files only their owner may read, whatever the umask.
+        with temporary.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
             file.write(html)
-        os.replace(beside, target)
+        os.replace(temporary, target)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise

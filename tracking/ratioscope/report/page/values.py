@@ -162,12 +162,12 @@ class Definition(NamedTuple):
 
 def definitions(panels: Iterable[Panel]) -> list[Definition]:
     """Returns the definitions of all drawn statistics, in the words of the catalogue."""
-    found: dict[str, Definition] = {}
+    by_link: dict[str, Definition] = {}
     for panel in panels:
         title = _GROUP_TITLES.get(panel.group, panel.title)
-        definition = found.setdefault(panel.link, Definition(panel.link[1:], title, {}))
+        definition = by_link.setdefault(panel.link, Definition(panel.link[1:], title, {}))
         definition.meanings.update({key: _MEANINGS[key] for key in panel.metrics if key in _MEANINGS})
-    return list(found.values())
+    return list(by_link.values())
 
 
 class Report(NamedTuple):

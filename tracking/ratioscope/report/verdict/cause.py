@@ -53,10 +53,10 @@ def nothing_found(diagnosis: Diagnosis) -> str:
 
 def reasons(diagnosis: Diagnosis) -> dict[str, list[str]]:
     """Groups the causes that could not be checked by the reason."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for item in diagnosis.not_checked:
-        found.setdefault(item.why, []).append(item.name)
-    return found
+        names.setdefault(item.why, []).append(item.name)
+    return names
 
 
 def location(finding: Finding) -> str:

@@ -60,13 +60,13 @@ class ConfigDifference:
 
 def differences(timelines: Sequence[Timeline]) -> list[Difference]:
     """Returns key figures side by side, each as median and as newest value; figures without any value are left out."""
-    found = []
+    rows = []
     for figures in zip(*map(key_figures, timelines), strict=True):
         label, key = common_label(figures), figures[0].key
         if any(figure.latest is not None for figure in figures):
-            found.append(Difference(f"{label}, median", key, tuple(figure.median for figure in figures)))
-            found.append(Difference(f"{label}, latest", key, tuple(figure.latest for figure in figures)))
-    return found
+            rows.append(Difference(f"{label}, median", key, tuple(figure.median for figure in figures)))
+            rows.append(Difference(f"{label}, latest", key, tuple(figure.latest for figure in figures)))
+    return rows
 
 
 def config_differences(timelines: Sequence[Timeline]) -> list[ConfigDifference]:
@@ -132,11 +132,11 @@ def _drift_size(values: Sequence[float], index: int) -> str:
 def labels(timelines: Sequence[Timeline]) -> list[str]:
     """Returns a short, unique name for each run: the middle of long names is cut out, equal names are numbered."""
     names = [plain(timeline.name, LABEL_LENGTH).strip() or "unnamed" for timeline in timelines]
-    found: list[str] = []
+    unique_names: list[str] = []
     for name in names:
         unique, n = name, 1
-        while unique in found or (n == 1 and names.count(name) > 1):
+        while unique in unique_names or (n == 1 and names.count(name) > 1):
             unique = f"{name} ({n})"
             n += 1
-        found.append(unique)
-    return found
+        unique_names.append(unique)
+    return unique_names

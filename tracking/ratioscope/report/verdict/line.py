@@ -32,17 +32,17 @@ class Line:
 
 def curve(timeline: Timeline, key: str) -> Curve | None:
     """Returns a statistic that has at least one value, or None."""
-    found = timeline.scalars.get(key)
-    return found if found and found.values else None
+    curve = timeline.scalars.get(key)
+    return curve if curve and curve.values else None
 
 
 def total(timeline: Timeline, name: str) -> int:
     """Sums ``ratioscope/counts/{name}`` over all windows; 0 if it was never counted."""
-    found = curve(timeline, f"ratioscope/counts/{name}")
-    return round(sum(found.values)) if found else 0
+    counts = curve(timeline, f"ratioscope/counts/{name}")
+    return round(sum(counts.values)) if counts else 0
 
 
 def rule(timeline: Timeline) -> Mapping[str, Any]:
     """Returns the correction as the run config stores it; empty if the config has none."""
-    found = timeline.config.get("correction")
-    return found if isinstance(found, Mapping) else {}
+    correction = timeline.config.get("correction")
+    return correction if isinstance(correction, Mapping) else {}

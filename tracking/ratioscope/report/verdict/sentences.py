@@ -137,9 +137,9 @@ def _mismatch(timeline: Timeline) -> Iterator[Line]:
     yield Line("note" if now == 0 else tone, f"{text}.")
 
 
-def _origin(found: Curve) -> str:
+def _origin(statistic: Curve) -> str:
     """Names the third-party statistic that the number was read from; empty for a statistic of ratioscope."""
-    return f", read from {found.origin}" if found.origin else ""
+    return f", read from {statistic.origin}" if statistic.origin else ""
 
 
 def _growth(timeline: Timeline) -> Iterator[Line]:

@@ -132,24 +132,24 @@ def common_label(figures: Sequence[KeyFigure]) -> str:
 
 
 def _key_figure(timeline: Timeline, key: str, label: str) -> KeyFigure:
-    found = curve(timeline, key)
-    if found is None:
+    statistic = curve(timeline, key)
+    if statistic is None:
         return KeyFigure(label, key, None, None, None, None)
-    values = found.values
-    return KeyFigure(label, key, values[-1], min(values), median(values), max(values), found.origin)
+    values = statistic.values
+    return KeyFigure(label, key, values[-1], min(values), median(values), max(values), statistic.origin)
 
 
 def excluded(timeline: Timeline) -> list[Exclusion]:
     """Returns every exclusion that occurred in the run, with its total."""
-    found = (Exclusion(what, total(timeline, name), why) for name, (what, why) in EXCLUDED.items())
-    return [exclusion for exclusion in found if exclusion.total]
+    exclusions = (Exclusion(what, total(timeline, name), why) for name, (what, why) in EXCLUDED.items())
+    return [exclusion for exclusion in exclusions if exclusion.total]
 
 
 def foreign_figures(timeline: Timeline) -> list[ForeignFigure]:
     """Returns the statistics that were read from a third-party log; none for a run of ratioscope."""
     figures = []
     for key, name in timeline.foreign.items():
-        if found := curve(timeline, key) or curve(timeline, f"{adopt.EVAL}{key}"):
-            values = (found.values[-1], min(found.values), median(found.values), max(found.values))
+        if statistic := curve(timeline, key) or curve(timeline, f"{adopt.EVAL}{key}"):
+            values = (statistic.values[-1], min(statistic.values), median(statistic.values), max(statistic.values))
             figures.append(ForeignFigure(key, values, name.ours, adopt.sentence(name)))
     return figures

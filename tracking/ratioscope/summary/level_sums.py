@@ -1,0 +1,72 @@
+"""Statistics that tokens and completions have in common, computed from their log-ratios."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class LevelColumns(NamedTuple):
+    """Terms of one level's sums, views of the rows of one float64 tensor, and that tensor.
+
+    Sums over many columns are taken at once, over their common tensor: on a GPU each sum is a launch.
+
+    Attributes:
+        rows: ``(k, ...)``, all that follow, in order.
+        inside: 1 where valid, else 0.
+        abs_d: absolute value of d.
+        d: log-ratio d, 0 where not valid.
+        excess: exp(d) - 1.
+        weight: exp(d - m), m being the largest valid d; 0 where not valid.
+        k3: exp(d) - 1 - d.
+        others: further columns, to be filled by the caller.
+    """
+
+    rows: torch.Tensor
+    inside: torch.Tensor
+    abs_d: torch.Tensor
+    d: torch.Tensor
+    excess: torch.Tensor
+    weight: torch.Tensor
+    k3: torch.Tensor
+    others: list[torch.Tensor]
+
+    @classmethod
+    def from_log_ratios(cls, log_ratio: torch.Tensor, valid: torch.Tensor, *, n_others: int = 0) -> LevelColumns:
+        """Allocates the columns and fills the first three."""
+        rows = torch.empty(6 + n_others, *valid.shape, dtype=torch.float64, device=valid.device)
+        inside, abs_d, d, excess, weight, k3, *others = rows.unbind()
+        inside.copy_(valid)
+        torch.abs(d.copy_(log_ratio), out=abs_d)
+        return cls(rows, inside, abs_d, d, excess, weight, k3, others)
+
+    def fill(self, maximum: torch.Tensor) -> torch.Tensor:
+        """Fills the exponentials, and returns the sum of exp(d - m) (d - m) as float64 ``(1,)``.
+
+        Args:
+            maximum: float64, 0-d, the largest valid d. Exponentials relative to it cannot overflow.
+        """
+        torch.expm1(self.d, out=self.excess)
+        # As the difference of two sums this would lose all digits where d is small.
+        torch.sub(self.excess, self.d, out=self.k3)
+        # Above 0 only where not valid: the exponential would be infinite there, and infinity times 0 is NaN.
+        relative = (self.d - maximum).clamp_(max=0.0)
+        torch.exp(relative, out=self.weight).mul_(self.inside)
+        return torch.dot(self.weight.view(-1), relative.view(-1)).view(1)
+
+    def sums(self) -> list[torch.Tensor]:
+        """Sums of all columns but the first, then of the squares of d, excess and weight, as in ``slots``."""
+        # The square of a norm needs no tensor of squares.
+        squares = torch.linalg.vector_norm(self.rows[2:5].flatten(1), dim=1).square()
+        return [self.rows[1:].flatten(1).sum(dim=1), squares]
+
+
+def extremes(values: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
+    """Maxima over all but the first dimension where not invalid, float64 ``(k,)``; minus infinity without a value.
+
+    Args:
+        values: ``(k, ...)``.
+        invalid: bool, broadcast to the shape of one of them.
+    """
+    return values.masked_fill(invalid, -torch.inf).amax(dim=tuple(range(1, values.dim()))).double()
