@@ -46,10 +46,10 @@ def tool(module: str, *arguments: str, python: str = sys.executable) -> bool:
     return subprocess.run([python, "-m", module, *arguments], cwd=ROOT).returncode == 0
 
 
-def program(path: str) -> bool:
-    """Runs one of the project's own scripts, and returns whether it succeeded."""
-    print(f"$ python {path}", flush=True)
-    return subprocess.run([sys.executable, path], cwd=ROOT).returncode == 0
+def program(*command: str) -> bool:
+    """Runs a command in the project's root, and returns whether it succeeded."""
+    print(f"$ {' '.join(command)}", flush=True)
+    return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
 def lint() -> Outcome:
@@ -59,8 +59,8 @@ def lint() -> Outcome:
         tool("ruff", "format", "--check", "."),
         tool("mypy"),
         tool("pyright", "--pythonpath", sys.executable),
-        tool("importlinter.cli", "lint-imports"),
-        program("scripts/house.py"),
+        program(str(Path(sys.executable).with_name("lint-imports"))),
+        program(sys.executable, "scripts/house.py"),
     ]
     return Outcome(all(results))
 

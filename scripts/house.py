@@ -43,7 +43,7 @@ LAZY_ALLOWED = ("ratioscope.cli.", "ratioscope.correction.rule")
 
 ALLOWED_BELOW_REPORT = frozenset({"torch", "numpy", "ratioscope"})
 """Packages beside the standard library that the core may import below ``report`` and ``cli``."""
-ALLOWED_IN_ONE_ROOM = {"filelock": "ratioscope.journal."}
+ALLOWED_IN_ONE_ROOM = {"filelock": "ratioscope.journal.", "orjson": "ratioscope.journal."}  # the latter is optional
 UPPER_ROOMS = ("ratioscope.report", "ratioscope.cli")
 
 
