@@ -38,9 +38,9 @@ class Group:
         self.collectives = self.sent = self.received = 0
         answers = {
             "is_initialized": lambda: True,
-            "get_world_size": lambda group=None: self._ranks,
-            "get_rank": lambda group=None: 0,
-            "get_backend": lambda group=None: "gloo",
+            "get_world_size": lambda *_, **__: self._ranks,
+            "get_rank": lambda *_, **__: 0,
+            "get_backend": lambda *_, **__: "gloo",
             "all_reduce": self._all_reduce,
             "all_gather": self._all_gather,
             "all_gather_into_tensor": self._all_gather_into_tensor,
