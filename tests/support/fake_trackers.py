@@ -158,7 +158,7 @@ def register(monkeypatch: pytest.MonkeyPatch, *trackers: Any) -> None:
         def make() -> Any:
             return tracker
 
-        vars(make).update(name=tracker.name, package=getattr(tracker, "package", "json"))
+        vars(make).update(name=tracker.name, package=getattr(tracker, "package", "") or "json")
         return make
 
     def entry_points(*, group: str, name: str | None = None) -> Any:
