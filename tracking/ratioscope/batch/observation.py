@@ -82,15 +82,21 @@ class Observation:
 
         parts = [part for part in (absent_train, absent_rollout) if part is not None]
         return cls(
-            given=(train.detach(), rollout.detach(), in_mask.detach()),
+            given=(_detached(train), _detached(rollout), _detached(in_mask)),
             absent=torch.stack(parts).any(dim=0) if parts else None,
-            advantages=None if advantages is None else advantages.detach().float(),
-            token_ids=None if ids is None else ids.detach().to(train.device, torch.int64),
+            advantages=None if advantages is None else _detached(advantages).float(),
+            token_ids=None if ids is None else _detached(ids).to(train.device, torch.int64),
         )
 
     @cached_property
     def _cast(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.given[0].float(), self.given[1].float()
+
+    @cached_property
+    def _difference(self) -> torch.Tensor:
+        """Float32 ``(B, T)``, train - rollout of all tokens, valid or not."""
+        train, rollout = self._cast
+        return train - rollout
 
     @cached_property
     def masked_in(self) -> torch.Tensor:
@@ -102,8 +108,9 @@ class Observation:
         """Five bool ``(B, T)``, each part of the one before: masked in, not missing, not NaN, finite, valid."""
         (train, rollout), masked_in = self._cast, self.masked_in
         present = masked_in if self.absent is None else masked_in & ~self.absent
-        known = present & ~torch.maximum(train, rollout).isnan()  # NaN if either is
-        finite = known & ((train - rollout).abs() <= FLOAT32_MAX)
+        larger = torch.maximum(train, rollout)  # NaN if either is, and then not equal to itself
+        known = present & (larger == larger)
+        finite = known & (self._difference.abs() <= FLOAT32_MAX)
         return masked_in, present, known, finite, finite & (rollout <= POSITIVE_LOGP_SLACK)
 
     @property
@@ -117,25 +124,35 @@ class Observation:
         return ~self.valid
 
     @cached_property
-    def train(self) -> torch.Tensor:
-        """``(B, T)`` trainer log-probabilities, 0 where not valid."""
-        return self._cast[0].masked_fill(self.invalid, 0.0)
+    def columns(self) -> torch.Tensor:
+        """Float32 ``(3, B, T)``: :attr:`train`, :attr:`rollout` and :attr:`log_ratio`, for operations on all three."""
+        return torch.stack([*self._cast, self._difference]).masked_fill_(self.invalid, 0.0)
 
     @cached_property
+    def _columns(self) -> tuple[torch.Tensor, ...]:
+        return self.columns.unbind()
+
+    @property
+    def train(self) -> torch.Tensor:
+        """``(B, T)`` trainer log-probabilities, 0 where not valid."""
+        return self._columns[0]
+
+    @property
     def rollout(self) -> torch.Tensor:
         """``(B, T)`` rollout log-probabilities, 0 where not valid."""
-        return self._cast[1].masked_fill(self.invalid, 0.0)
+        return self._columns[1]
 
     @cached_property
     def log_ratio(self) -> torch.Tensor:
         """``(B, T)`` train - rollout, in nats, 0 where not valid."""
-        return self.train - self.rollout
+        return self._columns[2]
 
     @cached_property
     def step_log_ratio(self) -> torch.Tensor:
         """``(B, T)`` log-ratio of the correction step, with TRL's operations: 0 only where masked out or NaN."""
-        train, rollout = self._cast
-        return torch.nan_to_num((train - rollout) * self.given[2].to(torch.float32), nan=0.0)
+        mask = self.given[2]
+        # A product with integers or bool is float32 already.
+        return torch.nan_to_num(self._difference * (mask.float() if mask.is_floating_point() else mask), nan=0.0)
 
     @cached_property
     def n_valid(self) -> torch.Tensor:
@@ -172,6 +189,10 @@ class Observation:
     def take_sequences(self, n_valid: torch.Tensor, log_ratio: torch.Tensor) -> None:
         """Stores :attr:`n_valid` and :attr:`sequence_log_ratio` as a kernel computed them."""
         vars(self)["n_valid"], vars(self)["sequence_log_ratio"] = n_valid, log_ratio
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def check_batch(

@@ -6,10 +6,12 @@ wide. As in :mod:`ratioscope.state.histogram` the bucket is read from the float'
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ratioscope.state.constants import constant
 from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ MAX_OCTAVE = 20
 """Rows of 2**20 tokens and more are in the last bucket."""
 
 _SUB_BUCKET_BITS = 3
+_SUB_BUCKETS = 1 << _SUB_BUCKET_BITS
 N_LENGTHS = (MAX_OCTAVE << _SUB_BUCKET_BITS) + 1
 
 MANTISSA_SHIFT = MANTISSA_BITS - _SUB_BUCKET_BITS
@@ -30,12 +33,19 @@ OFFSET = EXPONENT_BIAS << _SUB_BUCKET_BITS
 """A bucket is the float's bits without all but the mantissa's first three, less this."""
 
 
+_BOUNDARIES = tuple(
+    math.ceil(math.ldexp(1.0 + (step % _SUB_BUCKETS) / _SUB_BUCKETS, step // _SUB_BUCKETS))
+    for step in range(1, N_LENGTHS)
+)
+"""Smallest integer at or above the lower end of each bucket but the first; buckets without an integer share theirs."""
+
+
 def bucket_index(lengths: torch.Tensor) -> torch.Tensor:
     """Bucket of each length, int64 in ``[0, N_LENGTHS)``; a length of 0 is put with 1."""
     import torch
 
-    bits = lengths.clamp(min=1).float().view(torch.int32).to(torch.int64)
-    return ((bits >> MANTISSA_SHIFT) - OFFSET).clamp(0, N_LENGTHS - 1)
+    # Lengths are integers: a bucket's lower end is at or below one exactly where the end rounded up is.
+    return torch.bucketize(lengths, constant(_BOUNDARIES, lengths.device, torch.int64), right=True)
 
 
 def count(lengths: torch.Tensor, ratios: torch.Tensor, modified: torch.Tensor) -> torch.Tensor:

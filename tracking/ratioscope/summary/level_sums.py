@@ -58,8 +58,8 @@ class LevelColumns(NamedTuple):
     def sums(self) -> list[torch.Tensor]:
         """Sums of all columns but the first, then of the squares of d, excess and weight, as in ``slots``."""
         # Not the square of a norm: its root would be rounded, and a mean of equal weights would not be exact.
-        squares = self.rows[2:5].flatten(1).square().sum(dim=1)
-        return [self.rows[1:].flatten(1).sum(dim=1), squares]
+        dims = tuple(range(1, self.rows.dim()))
+        return [self.rows[1:].sum(dim=dims), self.rows[2:5].square().sum(dim=dims)]
 
 
 def extremes(values: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from ratioscope.correction.stages import STAGE_COUNTS
 from ratioscope.numerics import FLOAT32_MAX, OVERFLOW
 from ratioscope.state import histogram, length_histogram
-from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
+from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, SUMS
 from ratioscope.summary import kernels
 from ratioscope.summary.kernels import BatchState
 from ratioscope.summary.level_sums import LevelColumns, extremes
@@ -33,6 +33,7 @@ _COUNTS = slice(COUNTS.index("corrected/n"), COUNTS.index("disagreements") + 1)
 _STAGE_COUNTS = slice(COUNTS.index(STAGE_COUNTS[0]), COUNTS.index("normalizer/n") + 1)
 _WEIGHTS = HISTOGRAMS.index("corrected_log_ratio")
 """Slots of a rule's effect."""
+_N_PLACES = len(PLACE_COUNTS)
 _N_OTHER_MAXIMA = sum(name.startswith(("noise/", "drift/")) for name in MAXIMA)
 _N_OTHER_SUMS = sum(name.startswith(("noise/", "drift/")) for name in SUMS)
 _N_OTHER_COUNTS = 1 + sum(name.startswith(("noise/", "drift/")) for name in COUNTS)
@@ -135,8 +136,9 @@ def _assemble(
     no_maxima = one.new_full((_N_OTHER_MAXIMA,), -torch.inf)
     no_sums, no_counts = one.new_zeros(_N_OTHER_SUMS), n.new_zeros(_N_OTHER_COUNTS)
     maxima = [tokens.extremes, rows.extremes, effect.extremes, tokens.abs_difference_max, no_maxima, one]
-    sums = [*tokens.sums, *rows.sums, effect.sums, no_sums, positions.sums, effect.normalizer]
-    counts = [*tokens.counts, rows.counts, effect.counts, no_counts, positions.counts, effect.stage_counts]
+    sums = [*tokens.sums, *rows.sums, effect.sums, no_sums, positions[_N_PLACES:], effect.normalizer]
+    place_counts = positions[:_N_PLACES].to(torch.int64)
+    counts = [*tokens.counts, rows.counts, effect.counts, no_counts, place_counts, effect.stage_counts]
     means = rows.mean_d.float()
     histograms = _histograms(observation, row_d, means, rows.live, corrected)
     return BatchState(

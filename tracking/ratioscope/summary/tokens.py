@@ -15,7 +15,7 @@ import torch
 
 from ratioscope.numerics import OVERFLOW, row_sum
 from ratioscope.summary.level_sums import LevelColumns, extremes
-from ratioscope.summary.positions import Positions, PositionSums, position_sums
+from ratioscope.summary.positions import Positions, position_sums
 from ratioscope.summary.worst_tokens import WorstTokens, completion_numbers, find_worst_tokens
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ReducedTokens(NamedTuple):
         sums: float64, slots of :data:`ratioscope.state.slots.SUMS` up to ``lag/1``.
         counts: int64, slots of :data:`ratioscope.state.slots.COUNTS` up to ``lag/n``.
         completions: sums by completion.
-        positions: sums by position.
+        positions: float64, sums by position, as in :data:`ratioscope.summary.positions.POSITION_NAMES`.
         worst: coordinates of the worst tokens.
     """
 
@@ -63,7 +63,7 @@ class ReducedTokens(NamedTuple):
     sums: list[torch.Tensor]
     counts: list[torch.Tensor]
     completions: CompletionSums
-    positions: PositionSums
+    positions: torch.Tensor
     worst: WorstTokens
 
 
@@ -119,11 +119,12 @@ def _fill_reverse(columns: LevelColumns) -> None:
 
 def _count(observation: Observation) -> list[torch.Tensor]:
     """Counts of masked-in tokens, of the invalid ones by reason, of valid tokens, and of those in each range."""
-    d, train, rollout, valid = observation.log_ratio, observation.train, observation.rollout, observation.valid
+    d, valid = observation.log_ratio, observation.valid
     ratio = d.exp()
     masks = [*observation.narrowing]
     # d is 0 exactly where both sides are equal, as float32 has numbers below its smallest normal one.
-    masks += [(values == 0.0) & valid for values in (d, train, rollout)]
+    train, rollout, equal = ((observation.columns == 0.0) & valid).unbind()
+    masks += [equal, train, rollout]
     # A ratio is outside of a band where clamping changes it; it is 1 where not valid.
     # Compared in float32, whose number next to OVERFLOW is the first with an infinite exponential.
     masks += [d >= OVERFLOW, *(ratio.clamp(low, high) != ratio for low, high in BANDS)]

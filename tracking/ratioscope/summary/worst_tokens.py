@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ratioscope.state.constants import constant
 from ratioscope.state.slots import N_ROWS, N_TOKENS
 from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key
 from ratioscope.state.worst import N_AFTER, N_BEFORE
@@ -45,11 +46,11 @@ def completion_numbers(observation: Observation, positions: Positions) -> torch.
         observation: a batch of at least one column.
         positions: positions of its tokens.
     """
-    train, rollout = (logps.view(torch.int32) for logps in (observation.train, observation.rollout))
+    train, rollout, _ = observation.columns.view(torch.int32).unbind()
     content = torch.add(train.to(torch.int64), rollout, alpha=ROLLOUT_FACTOR)
     if observation.token_ids is not None:
         content = torch.add(content, observation.token_ids * observation.valid, alpha=ID_FACTOR)
-    total = torch.add(positions.n.squeeze(-1), content.mul_(positions.seen).sum(dim=-1), alpha=NUMBER_FACTOR)
+    total = torch.add(observation.n_valid, content.mul_(positions.seen).sum(dim=-1), alpha=NUMBER_FACTOR)
     if observation.advantages is None:
         total = total * NUMBER_FACTOR
     else:
@@ -102,9 +103,7 @@ def top_from_batch(
 
 
 def _token_table(observation: Observation, worst: WorstTokens, rows: torch.Tensor) -> torch.Tensor:
-    d, train, rollout = (
-        values.take(worst.token) for values in (observation.log_ratio, observation.train, observation.rollout)
-    )
+    train, rollout, d = observation.columns.flatten(1).index_select(1, worst.token).unbind()
     _, n, number, _, rank, advantage, row_d = rows.index_select(0, worst.row).unbind(dim=-1)
     ids = _ids(observation, worst)
     table = torch.stack([d, n, number, worst.position, rank, advantage, row_d, train, rollout, *ids], dim=-1)
@@ -113,11 +112,11 @@ def _token_table(observation: Observation, worst: WorstTokens, rows: torch.Tenso
 
 def _ids(observation: Observation, worst: WorstTokens) -> tuple[torch.Tensor, ...]:
     """Ids of the tokens and their neighbours, ``(N,)`` by column of the table; -1 where the mask has none."""
-    around = torch.arange(-N_BEFORE, N_AFTER + 1, device=worst.row.device).unsqueeze(-1)
+    around = constant(tuple(range(-N_BEFORE, N_AFTER + 1)), worst.row.device, torch.int64, dims=2)
     if observation.token_ids is None:
         return torch.full((len(around), len(worst.row)), -1.0, device=worst.row.device).unbind()
     neighbours = worst.token + around
-    same_row = neighbours // observation.valid.shape[-1] == worst.row
+    other_row = neighbours // observation.valid.shape[-1] != worst.row
     neighbours.clamp_(0, observation.valid.numel() - 1)
-    masked_in = observation.masked_in.take(neighbours) & same_row
-    return torch.where(masked_in, observation.token_ids.take(neighbours), -1).unbind()
+    absent = observation.masked_in.take(neighbours) <= other_row  # unless masked in and not in another row
+    return observation.token_ids.take(neighbours).masked_fill_(absent, -1).unbind()
