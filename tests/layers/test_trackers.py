@@ -68,7 +68,7 @@ def test_clearml_conforms(check: testing.Check, tmp_path: Path) -> None:
 @pytest.mark.trl
 @pytest.mark.parametrize("name", ["clearml", "comet_ml", "dvclive", "swanlab"])
 def test_the_trainers_run_is_shared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the trainer reports itself there is one run, with the headline once, from the trainer, and the rest from ratioscope."""
+    """If the trainer reports too, one run has the headline once, from the trainer, and the rest from ratioscope."""
     monkeypatch.setenv("CLEARML_CACHE_DIR", str(tmp_path))
     run("tracker_training.py", name, tmp_path)
     logged = json.loads((tmp_path / "logged.json").read_text())

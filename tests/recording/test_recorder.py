@@ -226,8 +226,9 @@ def test_correct_checks_and_corrects_a_batch_once(rule: rs.Rule, monkeypatch: py
     """One call of the recorder's correction step makes one observation and applies the rule to it once."""
     calls = []
     for owner, name in ((rs.Observation, "of"), (type(rule), "correct")):
+        call = getattr(owner, name)
 
-        def counted(*given: Any, _call: Any = getattr(owner, name), _name: str = name, **named: Any) -> Any:
+        def counted(*given: Any, _call: Any = call, _name: str = name, **named: Any) -> Any:
             calls.append(_name)
             return _call(*given, **named)
 

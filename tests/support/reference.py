@@ -1,7 +1,7 @@
 """Independent reference: every statistic of the catalogue from raw arrays, in plain numpy float64.
 
-It follows the written definitions, imports nothing of the package, and computes each value directly: no shifted sums, no
-histograms, no merging.
+The reference follows the written definitions, imports nothing of the package, and computes each value directly:
+no shifted sums, no histograms, no merging.
 """
 
 from __future__ import annotations
