@@ -42,7 +42,7 @@ def layouts(batch: dict[str, list[torch.Tensor]]) -> dict[str, dict[str, Any]]:
     lengths = [len(row) for row in batch["mask"]]
     bounds = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0)
     packed = {name: torch.cat(values) for name, values in batch.items()}
-    padded = {name: torch.cat([part for row in values for part in (row, row[:2])]) for name, values in batch.items()}
+    spaced = {name: torch.cat([part for row in values for part in (row, row[:2])]) for name, values in batch.items()}
     segments = [index for row, n in enumerate(lengths) for index in [row] * n + [-1] * min(2, n)]
     nested = {
         layout: {name: torch.nested.nested_tensor(values, layout=layout) for name, values in batch.items()}
@@ -51,7 +51,7 @@ def layouts(batch: dict[str, list[torch.Tensor]]) -> dict[str, dict[str, Any]]:
     return {
         "cu_seqlens": packed | {"packing": rs.Packing.of(cu_seqlens=bounds)},
         "cu_seqlens as a list, wide": packed | {"packing": rs.Packing.of(cu_seqlens=bounds.tolist(), max_length=99)},
-        "segment ids with padding between": padded | {"packing": rs.Packing.of(segment_ids=segments)},
+        "segment ids with padding between": spaced | {"packing": rs.Packing.of(segment_ids=segments)},
         "jagged": nested[torch.jagged],
         "strided nested": nested[torch.strided],
         "rows": batch,

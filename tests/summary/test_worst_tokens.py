@@ -133,7 +133,7 @@ def test_ties_are_chosen_by_content_alone(seed: int) -> None:
 
 
 def test_ties_are_spread() -> None:
-    """Of thousands of tied tokens, the chosen ones cover many completions, positions and ids."""
+    """The tokens chosen among thousands of ties cover many completions, positions and ids."""
     shape = (64, 200)
     rng = np.random.default_rng(0)
     rollout = -rng.random(shape).astype(np.float32)

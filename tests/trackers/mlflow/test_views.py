@@ -264,7 +264,7 @@ def test_memory_survives_its_artifact() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Of very many events the newest are kept."""
+    """The memory keeps the newest of very many events."""
     memory = StoredWindows()
     row = make_row(1)
     row.record.events = tuple(map(str, range(MAX_EVENTS + 5)))  # type: ignore[misc]
