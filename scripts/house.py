@@ -128,7 +128,7 @@ def imports(edges: Sequence[import_graph.Import]) -> Iterator[Breach]:
 
 
 def breaches() -> Iterator[Breach]:
-    """Everything that breaks a rule, apart from the named exceptions."""
+    """Everything that breaks a rule, except the named exceptions."""
     for top in WRITTEN:
         for path in sorted((ROOT / top).rglob("*.py")):
             text, shown = path.read_text(encoding="utf-8"), path.relative_to(ROOT)

@@ -47,7 +47,7 @@ def events_of(
     unclear: Iterable[str] = (),
     **options: Any,
 ) -> list[str]:
-    """Passes one diagnosis of these findings on, and returns its events in words."""
+    """Feeds one diagnosis with the given findings, and returns its events as words."""
     not_checked = tuple(NotChecked(name, "too few") for name in unclear)
     events = changes.update(Diagnosis(findings, not_checked, (), tuple(explained), 5, (1, 9)), **options)
     return [f"{event.name} {event.status}" + (f" because {event.because}" if event.because else "") for event in events]
@@ -113,8 +113,8 @@ def test_the_final_diagnosis_needs_no_confirmation() -> None:
     assert events_of(FindingChanges(), finding("outliers"), is_last=True) == ["outliers appeared"]
 
 
-def test_numbers_that_confirm_a_config_finding_are_no_news() -> None:
-    """Numbers that show a config finding are news only if they are more severe; info is never reported."""
+def test_numbers_that_confirm_a_config_finding_are_not_reported() -> None:
+    """Numbers that confirm a config finding are reported only if more severe; info is never reported."""
     for level, because in (("warning", " because sampling_settings"), ("error", "")):
         changes = FindingChanges()
         before = changes.from_config(diagnose(Run(PooledRun(), BIASED)))
@@ -232,7 +232,7 @@ def test_an_action_that_raises_costs_nothing() -> None:
 
 
 def test_an_unknown_action_is_refused() -> None:
-    """A value that is no name and no callable raises when the recorder is made."""
+    """A value that is neither a known name nor callable raises when the recorder is made."""
     with pytest.raises(ValueError, match=r"got on_finding='halt'; expected \"warn\", \"stop\""):
         rs.Recorder(on_finding="halt")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got on_finding of type int"):

@@ -1,4 +1,4 @@
-"""Bad batches of every kind: a clear error or an exclusion that is counted, and never a harmed window."""
+"""Bad batches of every kind give a clear error or a counted exclusion, and never damage a window."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Call:
     options: Any = None
 
     def of(self, function: Callable[..., Any], **more: Any) -> Any:
-        """Calls a function with these arguments."""
+        """Calls a function with the given arguments."""
         return function(self.train, self.rollout, self.mask, **(self.options or {}), **more)
 
 
@@ -127,15 +127,15 @@ EVERY_REFUSED = REFUSED | REFUSED_ONLY_OBSERVING
 
 
 @pytest.mark.parametrize(("call", "error", "text"), EVERY_REFUSED.values(), ids=EVERY_REFUSED.keys())
-def test_summarize_refuses_with_what_it_got_and_expects(call: Call, error: type[Exception], text: str) -> None:
-    """A batch of the wrong shape or type raises an error that names the argument, what it is and what it should be."""
+def test_summarize_refuses_with_given_and_expected_value(call: Call, error: type[Exception], text: str) -> None:
+    """A batch of the wrong shape or type raises an error with the argument, the given and the expected value."""
     with pytest.raises(error, match=rf"got {text}"):
         call.of(rs.summarize, correction=RULE)
 
 
 @pytest.mark.parametrize(("call", "error", "text"), REFUSED.values(), ids=REFUSED.keys())
-def test_correct_refuses_with_what_it_got_and_expects(call: Call, error: type[Exception], text: str) -> None:
-    """The correction step refuses the same batches in the same words."""
+def test_correct_refuses_with_given_and_expected_value(call: Call, error: type[Exception], text: str) -> None:
+    """The correction step refuses the same batches with the same messages."""
     with pytest.raises(error, match=rf"got {text}"):
         call.of(rs.correct, correction=RULE)
 
@@ -149,7 +149,7 @@ def test_correct_takes_tensors_only(argument: str) -> None:
 
 @pytest.mark.parametrize(("call", "error", "text"), EVERY_REFUSED.values(), ids=EVERY_REFUSED.keys())
 def test_a_failed_observation_harms_no_window(call: Call, error: type[Exception], text: str) -> None:
-    """A batch that is refused leaves the window's data as they were, and is counted in the record's events."""
+    """A refused batch leaves the window's data unchanged, and is counted in the record's events."""
     recorder, alone = rs.Recorder(correction=RULE), rs.Recorder(correction=RULE)
     for each in (recorder, alone):
         GOOD.of(each.observe)
@@ -168,7 +168,7 @@ def test_a_failed_observation_harms_no_window(call: Call, error: type[Exception]
 
 
 def test_a_window_of_failures_alone_is_reported() -> None:
-    """A window in which every observation failed has a record that says so, and no statistic."""
+    """A window in which every observation failed gives a record with the failures and no metric."""
     recorder = rs.Recorder(correction=RULE)
     with pytest.raises(ValueError, match="Nothing is broadcast"):
         changed(mask=torch.ones(2)).of(recorder.observe)
@@ -179,7 +179,7 @@ def test_a_window_of_failures_alone_is_reported() -> None:
 
 
 def test_weights_of_the_wrong_shape_are_a_disagreement() -> None:
-    """Weights whose shape is not the rule's cost the corrected statistics alone."""
+    """Weights whose shape is not the rule's withhold only the corrected metrics."""
     recorder = rs.Recorder(correction=RULE)
     GOOD.of(recorder.observe, applied=torch.ones(2, 1))
     record = recorder.flush(step=1)
@@ -189,7 +189,7 @@ def test_weights_of_the_wrong_shape_are_a_disagreement() -> None:
 
 
 def test_the_correction_step_needs_a_rule() -> None:
-    """Asking a recorder without a rule to correct raises an error that says what to do."""
+    """Correcting with a recorder without a rule raises an error with a remedy."""
     with pytest.raises(ValueError, match=r"pass correction=Correction\(...\) to Recorder"):
         GOOD.of(rs.Recorder().correct)
 
@@ -197,7 +197,7 @@ def test_the_correction_step_needs_a_rule() -> None:
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=str)
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)], ids=str)
 def test_a_batch_without_elements_is_no_data(rule: rs.Correction | None, shape: tuple[int, int]) -> None:
-    """A batch of no rows or no columns is taken, has counts of 0 and no statistic."""
+    """A batch of no rows or no columns is accepted and gives counts of 0 and no metric."""
     zeros = torch.zeros(shape)
     summary = rs.summarize(zeros, zeros, zeros, correction=rule, advantages=torch.zeros(shape[0]))
     metrics = summary.metrics()
@@ -218,7 +218,7 @@ def test_a_batch_without_elements_is_no_data(rule: rs.Correction | None, shape: 
     ids=["nan", "inf", "-inf", "1e30", "None"],
 )
 def test_a_bad_value_is_excluded_and_counted(rule: rs.Correction | None, bad: float | None, kind: str) -> None:
-    """A log-probability that is no number leaves the other tokens' raw statistics alone and is counted."""
+    """A NaN or infinite log-probability is counted and leaves the other tokens' raw metrics unchanged."""
     train = torch.tensor([[-1.0, -2.0, -1.5], [-0.5, -0.25, -0.75]])
     rollout = (train - 0.125).tolist()
     rollout[0][1] = bad
@@ -232,7 +232,7 @@ def test_a_bad_value_is_excluded_and_counted(rule: rs.Correction | None, bad: fl
 
 
 def test_absurd_but_finite_log_probabilities_overflow() -> None:
-    """Uninitialised memory in place of log-probabilities is excluded if positive, and counted as overflow if not."""
+    """Uninitialised memory as log-probabilities is excluded if positive, and else counted as overflow."""
     train = torch.full((1, 4), -0.3)
     rollout = torch.tensor([[-0.3, 1.2e30, -7.7e8, -0.2]])
     metrics = rs.summarize(train, rollout, torch.ones(1, 4), correction=RULE).metrics()
@@ -247,7 +247,7 @@ def test_absurd_but_finite_log_probabilities_overflow() -> None:
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_precisions_with_a_gradient(rule: rs.Correction | None, dtype: torch.dtype) -> None:
-    """Log-probabilities of any floating-point dtype, with or without a gradient, give their float32 values' numbers."""
+    """Log-probabilities of any float dtype, with or without a gradient, equal their float32 values."""
     train = torch.tensor([[-0.7, -1.3, -0.2]], dtype=dtype, requires_grad=True)
     rollout = torch.tensor([[-0.6, -1.4, -0.3]], dtype=dtype)
     mask = torch.ones(1, 3)
@@ -258,7 +258,7 @@ def test_other_precisions_with_a_gradient(rule: rs.Correction | None, dtype: tor
 @pytest.mark.parametrize("rule", [rule for rule in EVERY_RULE if rule is not None], ids=str)
 @pytest.mark.parametrize("bad", [NAN, INF, -INF, 1.0, 1e30, -1e30])
 def test_a_recorder_agrees_with_its_own_weights(rule: rs.Correction, bad: float) -> None:
-    """Weights of the recorder's own correction step are never reported as another's, for any batch."""
+    """Weights of the recorder's own correction step never count as disagreements, for any batch."""
     rollout = torch.full((2, 3), -1.0)
     rollout[0, 1] = bad
     recorder = rs.Recorder(correction=rule)

@@ -42,7 +42,7 @@ def layouts(batch: dict[str, list[torch.Tensor]]) -> dict[str, dict[str, Any]]:
     lengths = [len(row) for row in batch["mask"]]
     bounds = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0)
     packed = {name: torch.cat(values) for name, values in batch.items()}
-    apart = {name: torch.cat([part for row in values for part in (row, row[:2])]) for name, values in batch.items()}
+    spaced = {name: torch.cat([part for row in values for part in (row, row[:2])]) for name, values in batch.items()}
     segments = [index for row, n in enumerate(lengths) for index in [row] * n + [-1] * min(2, n)]
     nested = {
         layout: {name: torch.nested.nested_tensor(values, layout=layout) for name, values in batch.items()}
@@ -51,7 +51,7 @@ def layouts(batch: dict[str, list[torch.Tensor]]) -> dict[str, dict[str, Any]]:
     return {
         "cu_seqlens": packed | {"packing": rs.Packing.of(cu_seqlens=bounds)},
         "cu_seqlens as a list, wide": packed | {"packing": rs.Packing.of(cu_seqlens=bounds.tolist(), max_length=99)},
-        "segment ids with padding between": apart | {"packing": rs.Packing.of(segment_ids=segments)},
+        "segment ids with padding between": spaced | {"packing": rs.Packing.of(segment_ids=segments)},
         "jagged": nested[torch.jagged],
         "strided nested": nested[torch.strided],
         "rows": batch,
@@ -81,8 +81,8 @@ def test_every_layout_gives_the_same_record(rule: rs.Correction, lengths: list[i
                 assert value == pytest.approx(expected[slot], rel=1e-6 if single else 1e-12, abs=1e-12), (name, slot)
 
 
-def test_empty_rows_are_counted_in_a_packed_batch_too() -> None:
-    """A row of no token is an empty row; a packed batch of no row, or of no token, is nothing observed."""
+def test_empty_completions_are_counted_in_a_packed_batch() -> None:
+    """A completion without a token is counted; a packed batch without a completion or token observes nothing."""
     empty = torch.zeros(0)
     packing = rs.Packing.of(cu_seqlens=[0, 2, 2, 3])
     assert rs.summarize(-torch.ones(3), -torch.ones(3), torch.ones(3), packing=packing).count("rows_empty") == 1
@@ -94,7 +94,7 @@ def test_empty_rows_are_counted_in_a_packed_batch_too() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.mode)
 def test_weights_come_back_packed_and_agree_with_the_rule(rule: rs.Correction) -> None:
-    """The step on a packed batch gives each token the weight it has in the padded one, and the record agrees."""
+    """Correcting a packed batch gives each token its weight of the padded one, and the record agrees."""
     batch = rows([4, 7, 1])
     packed = {name: torch.cat(values) for name, values in batch.items() if name != "token_ids"}
     packing = rs.Packing.of(cu_seqlens=[0, 4, 11, 12])
@@ -114,8 +114,8 @@ def test_weights_come_back_packed_and_agree_with_the_rule(rule: rs.Correction) -
     assert record.summary.count("disagreements") == 1
 
 
-def test_positions_outside_of_all_rows_weigh_one() -> None:
-    """Padding between packed rows has a weight of 1, as masked tokens have in a token mode."""
+def test_positions_outside_all_completions_weigh_one() -> None:
+    """Padding between packed completions has a weight of 1, like masked tokens in a token mode."""
     packing = rs.Packing.of(segment_ids=[-1, 3, 3, -1])
     values = torch.tensor([9.0, -1.0, -2.0, 9.0])
     rule = rs.Correction("token", "mask", upper=0.5)
@@ -158,6 +158,6 @@ REFUSED = {
 
 @pytest.mark.parametrize(("call", "error", "text"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_layout_that_does_not_fit_is_refused(call: Any, error: type[Exception], text: str) -> None:
-    """An invalid packing or nested batch raises an error that says what was got and what is expected."""
+    """An invalid packing or nested batch raises an error with the given and the expected value."""
     with pytest.raises(error, match=text):
         call()

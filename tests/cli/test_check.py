@@ -108,13 +108,13 @@ def test_missing_statistic_fails_unless_allowed(run: Path, capsys: pytest.Captur
         ("--max kl/k3=1 --at first", "invalid choice: 'first'"),
     ],
 )
-def test_wrong_usage_is_2(run: Path, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2(run: Path, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown statistic, with the nearest ones, or an option that makes no sense exits with 2."""
     assert check(run, *arguments.split()) == 2
     assert message in capsys.readouterr().err
 
 
-def test_unreadable_run_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_run_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A missing journal, or another file, gives exit code 3 and one line with the reason."""
     assert check(tmp_path, "--max", "kl/k3=1") == 3
     assert "FileNotFoundError: got" in capsys.readouterr().err

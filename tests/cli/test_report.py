@@ -1,4 +1,4 @@
-"""The commands ``report`` and ``compare``, called as a shell calls them."""
+"""The commands ``report`` and ``compare``, called as from a shell."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_every_figure_is_written_as_png(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_png_without_a_browser_says_what_to_install(
+def test_png_without_a_browser_names_a_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without Chrome or Chromium the error is one line that names a remedy."""

@@ -62,7 +62,7 @@ def test_modules_and_commands_are_started_as_python_and_the_shell_would(tmp_path
 
 
 @pytest.mark.slow
-def test_systems_own_sitecustomize_still_runs(tmp_path: Path) -> None:
+def test_system_sitecustomize_still_runs(tmp_path: Path) -> None:
     """The system's own sitecustomize runs although the command's one shadows it."""
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'ran'")
     (tmp_path / "program.py").write_text("import sitecustomize; print(theirs, sitecustomize.__file__)")

@@ -133,7 +133,7 @@ class Kind(enum.StrEnum):
 
 
 class Unreadable:
-    """An object whose every attribute and text raises."""
+    """Object whose attributes and text all raise."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)

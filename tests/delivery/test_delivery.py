@@ -1,4 +1,4 @@
-"""Delivery from the journal: all rows once and in order, however often a tracker fails, without delaying training."""
+"""Delivery from the journal: all rows once and in order after any failures, without delaying training."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def test_every_record_arrives_once_and_in_order(tmp_path: Path, server: Server, 
     assert not run.incidents.counts
 
 
-def test_rows_that_waited_go_together(tmp_path: Path, server: Server) -> None:
-    """Rows that gathered while the tracker was busy go through write_many, a full batch at a time."""
+def test_waiting_rows_are_sent_in_batches(tmp_path: Path, server: Server) -> None:
+    """Rows that gathered while the tracker was busy go through write_many in full batches."""
     server.hangs = True
     run = Run(tmp_path, Together(server))
     run.write(1)
@@ -122,7 +122,7 @@ def test_rows_that_waited_go_together(tmp_path: Path, server: Server) -> None:
 
 @KINDS
 def test_a_tracker_that_comes_back_gets_everything(tmp_path: Path, server: Server, kind: Any) -> None:
-    """After five failures everything arrives once; the failures are counted and said once."""
+    """After five failures every row arrives once; failures are counted and reported once."""
     server.failures = 5
     run = Run(tmp_path, kind(server))
     run.write(*range(1, 31))
@@ -135,7 +135,7 @@ def test_a_tracker_that_comes_back_gets_everything(tmp_path: Path, server: Serve
 
 @KINDS
 def test_a_failure_in_the_middle_doubles_nothing(tmp_path: Path, server: Server, kind: Any) -> None:
-    """A tracker that fails at one row is tried again from that row on."""
+    """After a failure at one row, delivery is retried from that row on."""
     run = Run(tmp_path, kind(server))
     run.write(1, 2, 3)
     eventually(lambda: run.missing()["fake"] == 0)
@@ -148,7 +148,7 @@ def test_a_failure_in_the_middle_doubles_nothing(tmp_path: Path, server: Server,
 
 
 def test_rows_before_the_failing_one_are_counted(tmp_path: Path, server: Server) -> None:
-    """Rows that a tracker had taken one by one before its batch broke count as delivered and are not sent again."""
+    """Rows written one by one before their batch failed count as delivered and are not sent again."""
     server.breaks_at = 3
     run = Run(tmp_path, OneByOne(server))
     run.write(1, 2, 3, 4)
@@ -160,7 +160,7 @@ def test_rows_before_the_failing_one_are_counted(tmp_path: Path, server: Server)
 
 
 def test_a_dead_tracker_does_not_slow_a_live_one(tmp_path: Path, server: Server) -> None:
-    """While one tracker hangs and one fails for ever, a third has everything at once."""
+    """While one tracker hangs and another always fails, a third receives every row at once."""
     hanging, failing = Server(hangs=True), Server(failures=10**9)
     run = Run(tmp_path, Together(hanging, "hanging"), Together(failing, "failing"), Together(server), close_s=0.2)
     start = time.monotonic()
@@ -173,7 +173,7 @@ def test_a_dead_tracker_does_not_slow_a_live_one(tmp_path: Path, server: Server)
 
 
 def test_enqueueing_takes_no_time_with_every_tracker_down(tmp_path: Path, server: Server) -> None:
-    """The 99th percentile of handing a record over is under 2 ms while one tracker hangs and another fails."""
+    """The 99th percentile of queueing a record is under 2 ms while one tracker hangs and another fails."""
     server.hangs = True
     run = Run(tmp_path, Together(server), Together(Server(failures=10**9), "failing"), close_s=0.1)
     took = []
@@ -188,7 +188,7 @@ def test_enqueueing_takes_no_time_with_every_tracker_down(tmp_path: Path, server
 
 
 def test_health_takes_no_time_with_thousands_waiting(tmp_path: Path, server: Server) -> None:
-    """Counting what waits stays under 2 ms at the 99th percentile, also with 2000 records that a dead tracker lacks."""
+    """The 99th percentile of counting waiting rows is under 2 ms, also with 2000 undelivered records."""
     server.hangs = True
     run = Run(tmp_path, Together(server), close_s=0.1)
     run.write(*range(1, 2001))
@@ -203,10 +203,10 @@ def test_health_takes_no_time_with_thousands_waiting(tmp_path: Path, server: Ser
 
 
 @pytest.mark.parametrize("down", ["hanging", "failing"])
-def test_close_is_bounded_and_says_what_is_left(
+def test_close_is_bounded_and_reports_undelivered_rows(
     tmp_path: Path, server: Server, down: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Closing with a dead tracker takes its time and no more, and names the count and the command."""
+    """Closing with a dead tracker takes the timeout at most, and reports the count and the command."""
     server.hangs, server.failures = down == "hanging", 10**9
     run = Run(tmp_path, Together(server), close_s=0.3)
     run.write(*range(1, 8))
@@ -214,12 +214,12 @@ def test_close_is_bounded_and_says_what_is_left(
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
         run.close()
     assert time.monotonic() - start < 1.5
-    (said,) = [each.getMessage() for each in caplog.records if "7 rows" in each.getMessage()]
-    assert f"ratioscope sync {tmp_path} --to fake" in said
+    (message,) = [each.getMessage() for each in caplog.records if "7 rows" in each.getMessage()]
+    assert f"ratioscope sync {tmp_path} --to fake" in message
 
 
 def test_dead_trackers_are_waited_for_at_the_same_time(tmp_path: Path) -> None:
-    """With three trackers that hang, closing takes as long as with one."""
+    """Closing with three hanging trackers takes as long as with one."""
     servers = [Server(hangs=True) for _ in range(3)]
     run = Run(tmp_path, *(Together(each, f"t{index}") for index, each in enumerate(servers)), close_s=0.5)
     run.write(1)
@@ -230,8 +230,8 @@ def test_dead_trackers_are_waited_for_at_the_same_time(tmp_path: Path) -> None:
         each.go.set()
 
 
-def test_a_tracker_that_was_given_up_sends_no_more(tmp_path: Path, server: Server) -> None:
-    """A tracker that comes back after the end takes no row that the journal could not note."""
+def test_an_abandoned_tracker_sends_no_row(tmp_path: Path, server: Server) -> None:
+    """A tracker that recovers after the end sends no row, because the journal could not mark it."""
     server.hangs = True
     run = Run(tmp_path, Together(server), close_s=0.1)
     run.write(1, 2, 3)
@@ -243,8 +243,8 @@ def test_a_tracker_that_was_given_up_sends_no_more(tmp_path: Path, server: Serve
 
 
 @KINDS
-def test_a_later_attempt_delivers_what_was_left(tmp_path: Path, server: Server, kind: Any) -> None:
-    """A second process continues the run that the first had opened, and sends what it could not."""
+def test_a_later_attempt_delivers_the_rest(tmp_path: Path, server: Server, kind: Any) -> None:
+    """A second process continues the run that the first opened, and sends the undelivered rows."""
     first = Run(tmp_path, kind(server), close_s=0.1)
     first.write(1, 2)
     eventually(lambda: first.missing()["fake"] == 0)
@@ -260,8 +260,8 @@ def test_a_later_attempt_delivers_what_was_left(tmp_path: Path, server: Server, 
     assert tracker.run.identity == {"run_id": "run-1"}
 
 
-def test_what_was_left_needs_no_new_record(tmp_path: Path, server: Server) -> None:
-    """A later attempt sends what an earlier one left before it has a record of its own."""
+def test_undelivered_rows_need_no_new_record(tmp_path: Path, server: Server) -> None:
+    """A later attempt sends undelivered rows before it has a record of its own."""
     server.failures = 10**9
     first = Run(tmp_path, Together(server), close_s=0.1)
     first.write(1, 2)
@@ -272,8 +272,8 @@ def test_what_was_left_needs_no_new_record(tmp_path: Path, server: Server) -> No
     second.close()
 
 
-def test_no_run_is_opened_for_nothing(tmp_path: Path, server: Server) -> None:
-    """A training that ends before its first record leaves no empty run in a tracker."""
+def test_no_run_is_opened_without_a_record(tmp_path: Path, server: Server) -> None:
+    """A training that ends before its first record opens no run in a tracker."""
     Run(tmp_path, Together(server)).close()
     assert server.runs == {}
 
@@ -294,7 +294,7 @@ def test_the_trainers_runs_get_their_attempt_alone(tmp_path: Path, server: Serve
 
 
 def test_a_tracker_that_opens_late_misses_nothing(tmp_path: Path, server: Server) -> None:
-    """Rows that came before the trainer had its run are taken from the journal, however many they are."""
+    """Rows from before the trainer opened its run are read from the journal, in any number."""
 
     class Late(Together):
         ready = False
@@ -314,7 +314,7 @@ def test_a_tracker_that_opens_late_misses_nothing(tmp_path: Path, server: Server
 def test_a_tracker_that_never_opens_is_counted(
     tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The number of rows that a tracker without a run did not get is reported."""
+    """The number of rows that a tracker without a run did not receive is reported."""
 
     class Never(Together):
         def open(self, run: RunContext) -> bool:
@@ -327,8 +327,8 @@ def test_a_tracker_that_never_opens_is_counted(
     assert "never had a run; 100 rows were not sent" in caplog.text
 
 
-def test_a_run_that_can_count_is_believed(tmp_path: Path, server: Server) -> None:
-    """A backend that says it has the first two rows receives the others again, and nothing before them."""
+def test_a_backends_row_count_is_trusted(tmp_path: Path, server: Server) -> None:
+    """A backend that reports having the first two rows receives exactly the others."""
     first = Run(tmp_path, Together(server))
     first.write(1, 2, 3, 4)
     first.close()
@@ -343,8 +343,8 @@ def test_a_run_that_can_count_is_believed(tmp_path: Path, server: Server) -> Non
     assert server.runs == {"run-1": [1, 2, 3, 4, 5]}
 
 
-def test_what_is_only_buffered_counts_at_the_end(tmp_path: Path, server: Server) -> None:
-    """Rows that a tracker only hands on are not noted as delivered before it has closed without an error."""
+def test_buffered_rows_count_after_closing(tmp_path: Path, server: Server) -> None:
+    """Rows that a tracker only buffers count as delivered once it has closed without an error."""
     run = Run(tmp_path, Buffering(server))
     run.write(1, 2, 3)
     eventually(lambda: run.served["fake"].delivered == 3)
@@ -356,10 +356,10 @@ def test_what_is_only_buffered_counts_at_the_end(tmp_path: Path, server: Server)
 
 
 @pytest.mark.parametrize("arrived", [0, 2, 3], ids=["nothing", "a part", "everything"])
-def test_a_buffer_that_was_lost_is_sent_again(
+def test_a_lost_buffer_is_sent_again(
     tmp_path: Path, server: Server, arrived: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a failed last upload all rows are missing until the backend has counted them."""
+    """After a failed last upload all rows count as missing until the backend has reported its rows."""
     run = Run(tmp_path, Buffering(server))
     run.write(1, 2, 3)
     eventually(lambda: run.served["fake"].delivered == 3)
@@ -374,8 +374,8 @@ def test_a_buffer_that_was_lost_is_sent_again(
     assert server.runs == {"chosen-fake": [1, 2, 3, 4]}
 
 
-def test_a_run_is_known_before_it_is_opened(tmp_path: Path, server: Server) -> None:
-    """An id that the tracker chose is kept before any record can fill the disk, so that no second run can appear."""
+def test_a_run_id_is_stored_before_the_run_is_opened(tmp_path: Path, server: Server) -> None:
+    """A run id is stored before any record, so that a full disk cannot lead to a second run."""
     server.hangs = True
     run = Run(tmp_path, Buffering(server), close_s=0.1)
     assert [target.identity for target in targets_of(run.journal)] == [{"run_id": "chosen-fake"}]
@@ -384,8 +384,8 @@ def test_a_run_is_known_before_it_is_opened(tmp_path: Path, server: Server) -> N
     run.close()
 
 
-def test_reset_is_what_missing_says(tmp_path: Path) -> None:
-    """Reset forgets every mark and takes the first records as received, in the order of writing."""
+def test_reset_marks_the_first_records_as_received(tmp_path: Path) -> None:
+    """Reset clears every mark and marks the first records as received, in the order of writing."""
     with Journal(tmp_path, config={}) as journal:
         identifiers = [journal.append(record(step)) for step in (1, 2, 3, 2, 3)]
         target = open_target(journal, "fake", owned=True)
@@ -398,7 +398,7 @@ def test_reset_is_what_missing_says(tmp_path: Path) -> None:
 
 
 def test_marks_may_have_gaps(tmp_path: Path) -> None:
-    """A record marked out of order leaves the earlier ones missing, also for a target that is read anew."""
+    """A record marked out of order leaves earlier ones missing, also after the target is read again."""
     with Journal(tmp_path, config={}) as journal:
         identifiers = [journal.append(record(step)) for step in (1, 2, 3)]
         target = open_target(journal, "fake", owned=True)
@@ -411,7 +411,7 @@ def test_marks_may_have_gaps(tmp_path: Path) -> None:
 
 
 def test_bins_stay_over_attempts(tmp_path: Path, server: Server) -> None:
-    """A later attempt keeps the widths that the journal's first record gave, whatever its own first record is."""
+    """A later attempt keeps the bin widths chosen at the journal's first record."""
     first = Run(tmp_path, Together(server))
     first.write(1)
     first.close()
@@ -427,7 +427,7 @@ def test_bins_stay_over_attempts(tmp_path: Path, server: Server) -> None:
 
 
 def test_no_thread_is_left(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening and closing a recorder again and again leaves no thread behind."""
+    """Opening and closing a recorder repeatedly leaves no thread behind."""
     trackers = [Together(server), Together(Server(failures=10**9), "failing")]
     register(monkeypatch, *trackers)
     before = threading.active_count()
@@ -439,7 +439,7 @@ def test_no_thread_is_left(tmp_path: Path, server: Server, monkeypatch: pytest.M
 
 
 def test_a_forked_child_leaves_the_trackers_alone(tmp_path: Path, server: Server) -> None:
-    """A child process that closes what it inherited neither writes to a backend nor closes it."""
+    """A child process that closes inherited trackers neither writes to a backend nor closes it."""
     run = Run(tmp_path, Inline(server))
     run.write(1)
     child = os.fork()
@@ -453,13 +453,13 @@ def test_a_forked_child_leaves_the_trackers_alone(tmp_path: Path, server: Server
 
 
 class Inline(OneByOne):
-    """A tracker that is written to on the training thread."""
+    """A tracker that is called on the training thread."""
 
     background = False
 
 
-def test_trackers_alike_share_a_row_and_a_commit(tmp_path: Path) -> None:
-    """Inline trackers get one row, made once, and one statement notes it for those that took it, and no other."""
+def test_inline_trackers_share_a_row_and_a_commit(tmp_path: Path) -> None:
+    """Inline trackers receive one row, built once; one statement marks it for those that accepted it."""
 
     class Named(MemoryTracker):
         def __init__(self, name: str, *, fails: bool = False) -> None:
@@ -475,14 +475,14 @@ def test_trackers_alike_share_a_row_and_a_commit(tmp_path: Path) -> None:
 
     first, second, third = Named("first"), Named("second"), Named("third", fails=True)
     run = Run(tmp_path, first, second, third)
-    said: list[str] = []
-    run.journal._connection.set_trace_callback(said.append)
+    statements: list[str] = []
+    run.journal._connection.set_trace_callback(statements.append)
     run.write(1)
     run.journal._connection.set_trace_callback(None)
     assert first.rows[0] is second.rows[0]
     assert run.missing() == {"first": 0, "second": 0, "third": 1}
-    assert [text.split()[:2] for text in said if "delivery" in text] == [["INSERT", "OR"]]
-    assert not {"BEGIN", "COMMIT"} & {text.split()[0] for text in said}
+    assert [text.split()[:2] for text in statements if "delivery" in text] == [["INSERT", "OR"]]
+    assert not {"BEGIN", "COMMIT"} & {text.split()[0] for text in statements}
     health = run.fanout.health()
     assert [health[f"ratioscope/delivery/{name}/failed"] for name in ("first", "second", "third")] == [0, 0, 1]
     run.close()

@@ -1,4 +1,4 @@
-"""Ends of processes: the journal is complete, no second run appears anywhere, and the end is bounded."""
+"""Ends of processes: the journal is complete, no second run appears, and the end is bounded."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Ended:
     """Outcome of a process that has ended.
 
     Attributes:
-        said: steps whose flush had returned.
+        printed: steps whose flush had returned.
         code: exit code, negative for a signal.
         errors: what it wrote to stderr.
         seconds: from its last step, or the signal, to its end.
     """
 
-    said: list[int]
+    printed: list[int]
     code: int
     errors: str
     seconds: float
@@ -59,9 +59,9 @@ def deliver(folder: Path, *arguments: str) -> str:
 
 
 def end(scenario: str, folder: Path, *trackers: str, by: signal.Signals | None = None) -> Ended:
-    """Runs a scenario to its end, sending a signal once all steps were said."""
+    """Runs a scenario to its end, sending a signal once all steps were printed."""
     command = [sys.executable, str(ROOT / "tests" / "support" / "exit_scenarios.py"), scenario, str(folder), *trackers]
-    said: list[int] = []
+    printed: list[int] = []
     with (
         (folder / "stderr.txt").open("w") as errors,
         subprocess.Popen(
@@ -72,25 +72,25 @@ def end(scenario: str, folder: Path, *trackers: str, by: signal.Signals | None =
         since = time.monotonic()
         for line in process.stdout:
             if line.strip().isdigit():
-                said.append(int(line))
+                printed.append(int(line))
                 since = time.monotonic()
-                if by is not None and said[-1] == STEPS:
+                if by is not None and printed[-1] == STEPS:
                     process.send_signal(by)
                     by = None
         code = process.wait(120)
         seconds = time.monotonic() - since
-    return Ended(said, code, (folder / "stderr.txt").read_text(), seconds)
+    return Ended(printed, code, (folder / "stderr.txt").read_text(), seconds)
 
 
-def check_journal(folder: Path, said: list[int]) -> None:
+def check_journal(folder: Path, printed: list[int]) -> None:
     """Checks that the journal has all flushed records and passes SQLite's integrity check."""
     with sqlite3.connect(folder / "out" / "ratioscope" / FILE) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
     with JournalReader(folder / "out") as reader:
         present = {record.step for record in reader.records(superseded=True)}
-    assert said
-    assert set(said) <= present
+    assert printed
+    assert set(printed) <= present
 
 
 def mlflow_runs(folder: Path) -> list[Any]:
@@ -116,21 +116,21 @@ def check_one_run(folder: Path) -> None:
 
 
 def test_sigterm_ends_a_training(tmp_path: Path) -> None:
-    """SIGTERM with nobody to handle it leaves a whole journal, from which the tracker's one run is completed."""
+    """An unhandled SIGTERM leaves a complete journal, from which the tracker's one run is completed."""
     ended = end("waits_for_a_signal", tmp_path, "mlflow", by=signal.SIGTERM)
-    assert (ended.code, ended.said) == (-signal.SIGTERM, [1, 2, 3, 4]), ended.errors[-2000:]
+    assert (ended.code, ended.printed) == (-signal.SIGTERM, [1, 2, 3, 4]), ended.errors[-2000:]
     assert ended.seconds < LONGEST_S
-    check_journal(tmp_path, ended.said)
+    check_journal(tmp_path, ended.printed)
     check_one_run(tmp_path)
 
 
 def test_an_interrupt_ends_the_runs(tmp_path: Path) -> None:
-    """After Ctrl-C the run that was opened has everything and is not left running."""
+    """After Ctrl-C the opened run has every row and is ended."""
     ended = end("waits_for_a_signal", tmp_path, "mlflow", by=signal.SIGINT)
-    assert ended.said == [1, 2, 3, 4]
+    assert ended.printed == [1, 2, 3, 4]
     assert "KeyboardInterrupt" in ended.errors
     assert ended.seconds < LONGEST_S
-    check_journal(tmp_path, ended.said)
+    check_journal(tmp_path, ended.printed)
     (run,) = mlflow_runs(tmp_path)
     assert run.info.status == "FINISHED"
     assert deliver(tmp_path) == COMPLETE
@@ -138,12 +138,12 @@ def test_an_interrupt_ends_the_runs(tmp_path: Path) -> None:
 
 
 def test_an_exception_ends_the_runs(tmp_path: Path) -> None:
-    """A fault in the user's code is theirs: it is raised as it was, and what was recorded is delivered."""
+    """An exception in the user's code is raised unchanged, and recorded rows are delivered."""
     ended = end("raises", tmp_path, "mlflow", "wandb")
     assert ended.code == 1
     assert ended.errors.rstrip().endswith("RuntimeError: a fault of the user's")
     assert ended.seconds < LONGEST_S
-    check_journal(tmp_path, ended.said)
+    check_journal(tmp_path, ended.printed)
     (run,) = mlflow_runs(tmp_path)
     assert run.info.status == "FINISHED"
     check_one_run(tmp_path)
@@ -151,19 +151,19 @@ def test_an_exception_ends_the_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", ["vanishes", "leaves"])
 def test_a_loop_that_does_not_close(tmp_path: Path, scenario: str) -> None:
-    """A process that ends right after a flush, also without any clean-up, has lost no record."""
+    """A process that ends right after a flush, also without clean-up, loses no record."""
     ended = end(scenario, tmp_path, "mlflow")
-    assert (ended.code, ended.said) == (0, [1, 2, 3, 4]), ended.errors[-2000:]
+    assert (ended.code, ended.printed) == (0, [1, 2, 3, 4]), ended.errors[-2000:]
     assert ended.seconds < LONGEST_S
-    check_journal(tmp_path, ended.said)
+    check_journal(tmp_path, ended.printed)
     deliver(tmp_path, "--to", "mlflow")
     check_one_run(tmp_path)
 
 
-def test_tensorboard_has_what_counts_as_delivered(tmp_path: Path) -> None:
-    """Rows in an event file of our own are on disk when their flush returns, whatever then becomes of the process."""
+def test_delivered_tensorboard_rows_are_on_disk(tmp_path: Path) -> None:
+    """Rows in our own event file are on disk when their flush returns, however the process then ends."""
     ended = end("vanishes", tmp_path, "tensorboard")
-    assert ended.said == [1, 2, 3, 4]
+    assert ended.printed == [1, 2, 3, 4]
     (folder,) = {path.parent for path in tmp_path.rglob("events.out.tfevents.*")}
     assert [step for step, _ in read_tensorboard(folder).scalars[TOKENS]] == [1, 2, 3, 4]
     assert deliver(tmp_path) == COMPLETE
@@ -171,20 +171,20 @@ def test_tensorboard_has_what_counts_as_delivered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trackers", [["mlflow"], ["wandb", "mlflow"]], ids=["mlflow", "both"])
 def test_forked_workers_change_nothing(tmp_path: Path, trackers: list[str]) -> None:
-    """Workers that are forked while a recorder is open neither write, nor open a run, nor keep the process alive."""
+    """Workers forked while a recorder is open neither write, nor open a run, nor keep the process alive."""
     ended = end("workers", tmp_path, *trackers)
-    assert (ended.code, ended.said) == (0, [1, 2, 3, 4]), ended.errors[-2000:]
+    assert (ended.code, ended.printed) == (0, [1, 2, 3, 4]), ended.errors[-2000:]
     assert ended.seconds < LONGEST_S
-    check_journal(tmp_path, ended.said)
+    check_journal(tmp_path, ended.printed)
     assert deliver(tmp_path) == COMPLETE
     check_one_run(tmp_path)
 
 
 def test_a_training_with_workers(tmp_path: Path) -> None:
-    """A TRL training whose DataLoader forks workers is recorded as any other."""
+    """A TRL training whose DataLoader forks workers is recorded like any other."""
     ended = end("trains_with_workers", tmp_path, "mlflow")
     assert ended.code == 0, ended.errors[-2000:]
     assert ended.seconds < LONGEST_S
-    check_journal(tmp_path, ended.said)
+    check_journal(tmp_path, ended.printed)
     assert deliver(tmp_path) == COMPLETE
     check_one_run(tmp_path)

@@ -1,4 +1,4 @@
-"""The fault table: whatever a tracker's server does, training goes on, ends, and loses no record.
+"""The fault table: with any fault of a tracker's server, training continues, ends, and loses no record.
 
 Each row trains with ``relay``, alternating step by step with the same training without trackers in another process,
 under one fault; afterwards the server is well and ``ratioscope sync`` delivers the rest.
@@ -102,16 +102,16 @@ class Forge:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said = json.loads(line)
-            if "started" in said:
-                self._started.put(said["started"])
+            message = json.loads(line)
+            if "started" in message:
+                self._started.put(message["started"])
             else:
-                self.ended[said["exited"]] = (said["code"], said["at"])
+                self.ended[message["exited"]] = (message["code"], message["at"])
 
 
 @dataclass
 class Bench:
-    """Checks what all faults have in common.
+    """Runs trainings under faults and makes the checks that all faults share.
 
     Attributes:
         forge: starts processes.
@@ -157,7 +157,7 @@ class Case:
     servers: list[Any]
 
     def switch(self, mode: str) -> None:
-        """Changes what every connection meets."""
+        """Changes the fault that every connection meets."""
         for proxy in self.proxies:
             proxy.switch(mode)
 
@@ -177,7 +177,7 @@ class Case:
         return 0
 
     def log(self) -> str:
-        """The end of what the training printed."""
+        """Returns the end of the training's output."""
         return (self.folder / "train.log").read_text()[-3000:]
 
 
@@ -216,7 +216,7 @@ def kill_core(case: Case) -> None:
 
 
 def fill(case: Case) -> None:
-    """Leaves no room from step 5 on, long before the journal alone would have taken it."""
+    """Fills the disk from step 5 on, earlier than the journal would."""
     case.until(5)
     out = case.folder / "out"
     if out.is_mount():
@@ -296,13 +296,13 @@ def test_fault(bench: Bench, tmp_path: Path, trackers: list[str], fault: str) ->
 
 
 def in_time(figures: dict[str, Any]) -> bool:
-    """Checks that the exit is in bounds and the steps are as fast as those of the reference."""
+    """Checks the bound of the exit, and that steps are as fast as in the reference training."""
     fast = figures["step_ms"] < RATIO * figures["reference_ms"] + 1000 * NOISE_S
     return bool(fast and figures["exit_s"] < EXIT_S)
 
 
 def run_row(bench: Bench, folder: Path, trackers: list[str], fault: str) -> dict[str, Any]:
-    """Trains under a fault, delivers afterwards, checks what arrived, and says how long things took."""
+    """Trains under a fault, delivers afterwards, checks the received rows, and returns the durations."""
     folder.mkdir()
     mode, act, options = FAULTS[fault]
     steps = options.get("steps", STEPS)
@@ -359,8 +359,8 @@ def run_row(bench: Bench, folder: Path, trackers: list[str], fault: str) -> dict
     return figures
 
 
-def test_a_killed_training_goes_on(bench: Bench, tmp_path: Path) -> None:
-    """A training that is killed and started again has one run, in which every record of both is exactly once."""
+def test_a_killed_training_continues(bench: Bench, tmp_path: Path) -> None:
+    """A killed and restarted training has one run, which contains every record of both attempts exactly once."""
     with ExitStack() as stack:
         proxies = {name: stack.enter_context(closing(Proxy(server.port))) for name, server in bench.servers.items()}
         environment = addresses(proxies, tmp_path)

@@ -1,4 +1,4 @@
-"""Relay: a whole run in a tracker, the trainer's own log and ours together, with the trainer reporting nowhere."""
+"""Relay: a tracker receives the trainer's log and ratioscope's metrics, with the trainer reporting nowhere."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in row.items() if key not in dropped and isinstance(value, int | float)}
 
 
-def test_mlflow_has_the_trainers_own_metrics(relayed: Relayed) -> None:
-    """Loss, reward, learning rate and all else of the log are in MLflow at every step, equal to the trainer's."""
+def test_mlflow_has_the_trainers_metrics(relayed: Relayed) -> None:
+    """MLflow has every entry of the trainer's log at every step, with equal values."""
     assert {"loss", "reward", "learning_rate", "grad_norm", "entropy", MEAN} <= set(relayed.kind("loss")[0])
     assert [row["step"] for row in relayed.kind("loss")] == [1, 2, 3, 4]
     for row in relayed.history:
@@ -76,20 +76,20 @@ def test_mlflow_has_the_trainers_own_metrics(relayed: Relayed) -> None:
 
 
 def test_each_point_is_there_once(relayed: Relayed) -> None:
-    """No key has two points at one step, ours and the trainer's alike."""
+    """No key has two points at one step, neither ours nor the trainer's."""
     for key, points in relayed.mlflow.metrics.items():
         doubled = [step for step, count in Counter(point.step for point in points).items() if count > 1]
         assert not doubled, (key, doubled)
 
 
-def test_ours_are_there_once(relayed: Relayed) -> None:
-    """Ratioscope's further numbers are beside the trainer's, one point a step."""
+def test_our_points_are_there_once(relayed: Relayed) -> None:
+    """Ratioscope's further metrics have one point per step."""
     assert [point.step for point in relayed.mlflow.metrics["ratioscope/counts/tokens"]] == [1, 2, 3, 4]
     assert [point.value for point in relayed.mlflow.metrics[MEAN]] == [row[MEAN] for row in relayed.kind("loss")]
 
 
 def test_the_closing_row_is_there(relayed: Relayed) -> None:
-    """The totals that the trainer logs at its end are in the run too."""
+    """The totals that the trainer logs at its end are in the run."""
     (closing,) = relayed.kind("train_runtime")
     for key in ("train_runtime", "train_loss", "total_flos"):
         (point,) = relayed.mlflow.metrics[key]
@@ -98,7 +98,7 @@ def test_the_closing_row_is_there(relayed: Relayed) -> None:
 
 
 def test_evaluations_keep_their_names(relayed: Relayed) -> None:
-    """Rows of an evaluation are under the trainer's names for it, with ours under theirs."""
+    """Evaluations have the trainer's names for them, also for our metrics."""
     rows = relayed.kind("eval_loss")
     assert [row["step"] for row in rows] == [2, 4]
     assert [point.value for point in relayed.mlflow.metrics["eval_reward"]] == [row["eval_reward"] for row in rows]
@@ -108,8 +108,8 @@ def test_evaluations_keep_their_names(relayed: Relayed) -> None:
     assert all(f"eval/{HIST}.values" in row for row in board)
 
 
-def test_wandb_has_one_row_a_log(relayed: Relayed) -> None:
-    """In W&B the trainer's numbers, under the names that transformers gives them, share a row with ours."""
+def test_wandb_has_one_row_per_log(relayed: Relayed) -> None:
+    """In W&B the trainer's values, under transformers' names, share a row with ours."""
     rows = [row for row in relayed.wandb.history if "train/loss" in row]
     assert [row["train/global_step"] for row in rows] == [1, 2, 3, 4]
     for row, logged in zip(rows, relayed.kind("loss"), strict=True):
@@ -122,7 +122,7 @@ def test_wandb_has_one_row_a_log(relayed: Relayed) -> None:
 
 
 def test_arguments_are_there_without_secrets(relayed: Relayed) -> None:
-    """The trainer's arguments are in the config of each tracker and of the journal, and the secret is in no file."""
+    """The trainer's arguments are in every config, of trackers and journal, and the secret is in no file."""
     with JournalReader(relayed.folder / "out") as reader:
         (attempt,) = reader.attempts()
     artifact = json.loads(read_mlflow_artifact(relayed.uri, relayed.run_id, "ratioscope/config.json"))
@@ -135,7 +135,7 @@ def test_arguments_are_there_without_secrets(relayed: Relayed) -> None:
 
 
 def test_the_journal_has_the_log(relayed: Relayed) -> None:
-    """Each record has the trainer's log of its step, so that a report can be made from the journal alone."""
+    """Each record has the trainer's log of its step, so that a report needs the journal only."""
     with JournalReader(relayed.folder / "out") as reader:
         records = list(reader.records(superseded=True))
     assert [dict(record.logs) for record in records] == [numbers(row) for row in relayed.history]

@@ -1,4 +1,4 @@
-"""A long run: memory, threads and the journal's size stay in bounds, with both trackers alive and then dead."""
+"""A long run: bounded memory, threads and journal size, with both trackers alive and then dead."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def _close_is_bounded(measured: dict[str, Any]) -> None:
     ids=lambda check: check.__name__.strip("_"),
 )
 def test_a_long_run_stays_in_bounds(soaked: dict[str, Any], holds: Callable[[dict[str, Any]], None]) -> None:
-    """Over 20 000 flushes memory grows by less than 20 MB, no thread is added, and what is lost is told."""
+    """Over 20 000 flushes memory grows by less than 20 MB, no thread is added, and losses are reported."""
     holds(soaked)

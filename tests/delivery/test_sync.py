@@ -1,4 +1,4 @@
-"""``ratioscope sync``: what trackers lack is delivered from the journal, once, also elsewhere and later."""
+"""``ratioscope sync``: delivers undelivered rows from the journal once, also later and on another machine."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def expected(records: Sequence[rs.Record], key: str = MEAN) -> list[tuple[int, f
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Nobody's settings of trackers."""
+    """Removes the user's tracker settings from the environment."""
     dropped = ("MLFLOW_", "WANDB_", "TENSORBOARD_", "COLUMNS")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "WANDB_MODE": "offline", **more}
@@ -99,7 +99,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 @pytest.mark.trackers
 def test_a_run_without_a_tracker_goes_to_mlflow(run: Path) -> None:
-    """A run recorded without any tracker is in MLflow afterwards: each number once and equal, histograms complete."""
+    """A run recorded without a tracker is then in MLflow: each value once and equal, histograms complete."""
     done = call("sync", run, "--to", "mlflow", folder=run)
     assert (done.returncode, done.stdout) == (0, "mlflow: 6 rows delivered\n"), done.stderr
     uri = f"sqlite:///{run / 'mlflow.db'}"
@@ -142,7 +142,7 @@ def test_a_run_without_a_tracker_goes_to_tensorboard(run: Path) -> None:
 
 @pytest.mark.trackers
 def test_a_run_without_a_tracker_goes_to_wandb(run: Path) -> None:
-    """W&B has one row for each record, with equal numbers, whole histograms and the trainer's step as x."""
+    """W&B has one row per record, with equal values, complete histograms and the trainer's step as x."""
     done = call("sync", run, "--to", "wandb", folder=run)
     assert done.returncode == 0, done.stderr
     assert "wandb: 6 rows delivered\n" in done.stdout
@@ -164,8 +164,8 @@ def _mlflow_runs(uri: str) -> list[Any]:
 
 
 @pytest.mark.trackers
-def test_a_copied_run_is_delivered_where_it_was_copied_to(run: Path, tmp_path: Path) -> None:
-    """A run directory that was carried to another place is delivered there, and the original is untouched."""
+def test_a_copied_run_is_delivered_from_its_copy(run: Path, tmp_path: Path) -> None:
+    """A copied run directory is delivered from its new place, and the original is unchanged."""
     copy = tmp_path / "elsewhere" / "run"
     shutil.copytree(run, copy)
     before = (run / "ratioscope" / FILE).read_bytes()
@@ -178,8 +178,8 @@ def test_a_copied_run_is_delivered_where_it_was_copied_to(run: Path, tmp_path: P
 # What is delivered
 
 
-def test_what_was_delivered_is_not_again(run: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first call delivers everything, the second and the third nothing, and they say so."""
+def test_delivered_rows_are_not_sent_again(run: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first call delivers everything; further calls deliver nothing and report that."""
     assert main(["sync", str(run), "--to", "fake"]) == 0
     assert capsys.readouterr().out == "fake: 6 rows delivered\n"
     for arguments in (["--to", "fake"], []):
@@ -190,10 +190,10 @@ def test_what_was_delivered_is_not_again(run: Path, server: Server, capsys: pyte
 
 
 @pytest.mark.parametrize("kind", [OneByOne, Together])
-def test_a_broken_delivery_goes_on_from_there(
+def test_an_interrupted_delivery_continues(
     run: Path, kind: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tracker that raises at a row ends the call with what was delivered noted, and the next one does the rest."""
+    """If a tracker raises at a row, earlier rows are marked as delivered and the next call sends the rest."""
     monkeypatch.setattr(sender, "BATCH", 2)
     server = Server(breaks_at=3)
     register(monkeypatch, kind(server))
@@ -205,10 +205,10 @@ def test_a_broken_delivery_goes_on_from_there(
     assert server.runs == {"run-1": [1, 2, 3, 4, 5, 5]}
 
 
-def test_a_last_upload_that_fails_is_no_delivery(
+def test_a_failed_last_upload_is_not_delivered(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If a tracker that buffers cannot end its run, the call fails, and the next call asks the backend for its rows."""
+    """If a buffering tracker cannot end its run, the call fails and the next one asks the backend for its rows."""
     server = Server()
     register(monkeypatch, Buffering(server))
     with monkeypatch.context() as patched:
@@ -226,8 +226,8 @@ def _refuse(*_: Any) -> None:
     raise ConnectionError(msg)
 
 
-def test_what_training_could_not_deliver(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without names, every tracker of the training gets what it is missing, in the run that the training opened."""
+def test_rows_that_training_could_not_deliver(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without names, each tracker of the training receives its missing rows, in the run that training opened."""
     monkeypatch.setattr(background, "FIRST_DELAY_S", 0.01)
     whole, broken = Server(), Server(breaks_at=3)
     register(monkeypatch, Together(whole, "whole"), OneByOne(broken, "broken"))
@@ -240,7 +240,7 @@ def test_what_training_could_not_deliver(run: Path, tmp_path: Path, monkeypatch:
 
 
 def test_superseded_records_are_delivered_too(tmp_path: Path, server: Server) -> None:
-    """A run that was resumed is delivered in the order of writing, x being the step: what was logged stays logged."""
+    """A resumed run is delivered in the order of writing, with superseded records and the step as x."""
     record_run(tmp_path, [1, 2, 3, 4])
     record_run(tmp_path, [3, 4, 5])
     assert sync(tmp_path, to=["fake"]) == {"fake": 9}
@@ -248,8 +248,8 @@ def test_superseded_records_are_delivered_too(tmp_path: Path, server: Server) ->
     assert [row.split for row in server.rows].count("eval") == 2
 
 
-def test_numbers_and_histograms_are_the_journals(run: Path, server: Server) -> None:
-    """Each row has the journal's numbers to the bit, its time, and histograms that hold every token."""
+def test_rows_equal_the_journal(run: Path, server: Server) -> None:
+    """Each row has the journal's values to the bit, its time, and histograms of every token."""
     sync(run, to=["fake"], detail="full")
     for record, row in zip(written(run), server.rows, strict=True):
         prefix = "" if record.split == "train" else "eval/"
@@ -263,8 +263,8 @@ def test_numbers_and_histograms_are_the_journals(run: Path, server: Server) -> N
 
 
 @pytest.mark.parametrize("relayed_first", [False, True], ids=["ratio first", "log first"])
-def test_bins_are_those_of_training(tmp_path: Path, server: Server, relayed_first: bool) -> None:
-    """Edges equal those that trackers received in training, also when training delivered the first rows itself."""
+def test_bins_equal_those_of_training(tmp_path: Path, server: Server, relayed_first: bool) -> None:
+    """Edges equal those sent during training, also if training delivered the first rows itself."""
     live = rs.MemoryTracker()
     with rs.Recorder(report_to=[live], correction=RULE, output_dir=tmp_path) as recorder:
         if relayed_first:
@@ -284,7 +284,7 @@ def test_bins_are_those_of_training(tmp_path: Path, server: Server, relayed_firs
 
 
 def test_a_run_by_its_id(run: Path, server: Server) -> None:
-    """With an id the rows go into that run, and a second id makes a second delivery of everything."""
+    """With an id the rows go into that run; another id is another delivery of everything."""
     server.runs["theirs"] = []
     assert sync(run, to=["fake"], run="theirs") == {"fake": 6}
     assert sync(run, to=["fake"], run="theirs") == {"fake": 0}
@@ -293,7 +293,7 @@ def test_a_run_by_its_id(run: Path, server: Server) -> None:
 
 
 def test_trackers_passed_as_objects_are_left_out(tmp_path: Path, server: Server) -> None:
-    """A tracker of the user's own, which no name can make again, does not keep the others from being served."""
+    """A tracker object of the user, which has no name to open it by, does not block the others."""
     server.failures = 10**9
     with rs.Recorder(report_to=[Broken(), "fake"], output_dir=tmp_path) as recorder:
         observe(recorder)
@@ -310,21 +310,21 @@ class Broken(rs.MemoryTracker):
         raise OSError(row.step)
 
 
-def test_the_detail_and_the_name_are_the_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a detail the scalars are those that the training chose to send, and a new run has the training's name."""
+def test_detail_and_name_come_from_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default scalars have the training's detail, and a new run has the training's name."""
     record_run(tmp_path / "run", detail="headline", run_name="a name")
     tracker = Together(Server())
     register(monkeypatch, tracker)
     sync(tmp_path / "run", to=["fake"])
-    told = {"ratioscope/events/warnings", "ratioscope/events/errors"}  # of the diagnosis, whatever the detail
+    counts = {"ratioscope/events/warnings", "ratioscope/events/errors"}  # of the diagnosis, whatever the detail
     sent = {key.removeprefix("eval/") for row in tracker.server.rows for key in row.scalars}
-    assert sent <= keys("headline") | told
+    assert sent <= keys("headline") | counts
     assert tracker.run is not None
     assert tracker.run.run_name == "a name"
 
 
 def test_a_tracker_that_fails_does_not_stop_the_next(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tracker is served although one before it fails, and then what failed is raised, all of it."""
+    """Every tracker is served although an earlier one fails; then all failures are raised together."""
     broken, well = Server(failures=99), Server()
     register(monkeypatch, Together(broken, "broken"), Together(well, "well"), Together(broken, "worse"))
     with pytest.raises(ConnectionError, match="away"):
@@ -334,15 +334,17 @@ def test_a_tracker_that_fails_does_not_stop_the_next(run: Path, monkeypatch: pyt
         sync(run, to=["broken", "worse"])
 
 
-def test_every_failure_is_said(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command has one line for each tracker that failed."""
+def test_every_failure_is_reported(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command prints one line for each tracker that failed."""
     register(monkeypatch, Together(Server(failures=9), "broken"), Together(Server(failures=9), "worse"))
     assert main(["sync", str(run), "--to", "broken", "--to", "worse"]) == 1
     assert capsys.readouterr().err == "ratioscope: ConnectionError: the server is away\n" * 2
 
 
-def test_progress_is_told(run: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller hears at the start and after each batch how many rows are delivered and how many are not."""
+def test_progress_is_reported(run: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callback receives the numbers of delivered and missing rows at the start and after each batch."""
     monkeypatch.setattr(sender, "BATCH", 4)
     heard: list[tuple[str, int, int]] = []
 
@@ -355,7 +357,7 @@ def test_progress_is_told(run: Path, server: Server, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("inside", ["", "ratioscope", f"ratioscope/{FILE}"])
 def test_paths_from_within_the_run(run: Path, server: Server, inside: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path means the same journal from wherever it is given, and no second one appears."""
+    """A relative path means the same journal from any working directory, and creates no second one."""
     place = run / inside
     monkeypatch.chdir(place if place.is_dir() else place.parent)
     assert sync("." if place.is_dir() else FILE, to=["fake"]) == {"fake": 6}
@@ -373,36 +375,38 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return err
 
 
-def test_an_unknown_name_is_said(run: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_reported(run: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt tracker is refused with the nearest name before anything is opened."""
     assert "Did you mean 'fake'?" in failed(capsys, run, "--to", "fakee")
     with Journal(run, config=None) as journal:
         assert targets_of(journal) == []
 
 
-def test_a_missing_journal_is_said(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A path without a journal is refused, and none is made there."""
+def test_a_missing_journal_is_reported(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path without a journal is refused, and no journal is created there."""
     for path in (tmp_path, tmp_path / "nowhere"):
         assert "found no journal there" in failed(capsys, path, "--to", "fake")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stray_file_is_said(run: Path, tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A journal file outside its run directory is refused, and no new journal is made beside it."""
+def test_a_stray_file_is_reported(
+    run: Path, tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A journal file outside its run directory is refused, and no journal is created beside it."""
     shutil.copy(run / "ratioscope" / FILE, tmp_path / "copy.sqlite")
     assert "lies outside a run directory" in failed(capsys, tmp_path / "copy.sqlite", "--to", "fake")
     assert not (tmp_path / "ratioscope").exists()
 
 
-def test_a_running_training_is_said(run: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """While a training writes the journal it is not delivered from, and the training is not disturbed."""
+def test_a_running_training_is_reported(run: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A journal that a training is writing is not delivered, and the training continues undisturbed."""
     with Journal(run, config={}) as journal:
         assert "another process writes" in failed(capsys, run, "--to", "fake")
         assert len(journal.query("SELECT id FROM record")) == 6
     assert sync(run, to=["fake"]) == {"fake": 6}
 
 
-def test_an_empty_journal_is_said(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_journal_is_reported(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """A journal without a record opens no run."""
     Journal(tmp_path, config={}).close()
     assert "there is nothing to deliver" in failed(capsys, tmp_path, "--to", "fake")
@@ -411,8 +415,10 @@ def test_an_empty_journal_is_said(tmp_path: Path, server: Server, capsys: pytest
         sync(tmp_path)
 
 
-def test_an_error_of_many_lines_is_one(run: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever a client's error looks like, one line is printed."""
+def test_a_multi_line_error_is_printed_as_one_line(
+    run: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of several lines is printed as one."""
     server.failures = 1
     assert failed(capsys, run, "--to", "fake") == "ratioscope: ConnectionError: the server is away\n"
 
@@ -421,8 +427,8 @@ def test_an_error_of_many_lines_is_one(run: Path, server: Server, capsys: pytest
     "arguments",
     [[], ["--run", "x"], ["--to", "fake", "--to", "other", "--run", "x"], ["--detail", "all"], ["--too"]],
 )
-def test_wrong_usage_is_2(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Options that make no sense end with the usage and code 2."""
+def test_wrong_usage_exits_with_2(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Invalid options exit with the usage and code 2."""
     with pytest.raises(SystemExit) as ended:
         main(["sync", *([str(tmp_path)] if arguments else []), *arguments])
     assert ended.value.code == 2
@@ -430,7 +436,7 @@ def test_wrong_usage_is_2(arguments: list[str], tmp_path: Path, capsys: pytest.C
 
 
 def test_a_run_needs_one_tracker(run: Path) -> None:
-    """From Python too, an id without exactly one tracker is refused."""
+    """The Python function, too, refuses an id without exactly one tracker."""
     for to in ([], ["wandb", "mlflow"]):
         with pytest.raises(ValueError, match="exactly one tracker"):
             sync(run, to=to, run="x")
@@ -439,7 +445,7 @@ def test_a_run_needs_one_tracker(run: Path) -> None:
 def test_an_interrupt_is_one_line(
     run: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C ends a delivery with one line and the shells' code for it; the journal is free again."""
+    """Ctrl-C ends a delivery with one line and the shell's exit code, and frees the journal."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -467,7 +473,7 @@ def on_terminal(folder: Path, *arguments: str | Path, code: str = "") -> str:
     while True:
         try:
             chunk = os.read(ours, 4096)
-        except OSError:  # on Linux, how a terminal says that nobody writes to it any more
+        except OSError:  # on Linux, raised when the terminal's last writer has gone
             break
         if not chunk:
             break
@@ -478,8 +484,8 @@ def on_terminal(folder: Path, *arguments: str | Path, code: str = "") -> str:
 
 
 @pytest.mark.trackers
-def test_the_bar_is_full_and_the_cursor_is_back(run: Path) -> None:
-    """On a terminal the bar ends at the last row, above the result, and the cursor is shown again."""
+def test_the_bar_ends_full_and_restores_the_cursor(run: Path) -> None:
+    """On a terminal the bar ends at the last row, above the result, and the cursor is visible again."""
     text = on_terminal(run, "sync", run, "--to", "tensorboard")
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") > -1
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
@@ -489,7 +495,7 @@ def test_the_bar_is_full_and_the_cursor_is_back(run: Path) -> None:
 
 
 @pytest.mark.trackers
-def test_an_error_leaves_the_terminal_whole(run: Path) -> None:
+def test_an_error_stops_the_bar_first(run: Path) -> None:
     """If delivery fails, the bar is stopped before the error is printed."""
     text = on_terminal(run, "sync", run, "--to", "nonesuch")
     assert text.rfind("\x1b[?25h") >= text.rfind("\x1b[?25l")
@@ -498,7 +504,7 @@ def test_an_error_leaves_the_terminal_whole(run: Path) -> None:
 
 @pytest.mark.trackers
 def test_without_rich_there_is_no_bar(run: Path) -> None:
-    """Without the package rich the result is the same, and nothing but text is written."""
+    """Without the package rich the result is the same, and only plain text is written."""
     code = "import sys; sys.modules['rich'] = None; from ratioscope.cli.main import main; sys.exit(main(sys.argv[1:]))"
     text = on_terminal(run, "sync", run, "--to", "tensorboard", code=code)
     assert text == "tensorboard: 6 rows delivered\r\n"

@@ -58,7 +58,7 @@ def test_c22_kept_mass_is_named_though_nothing_is_modified(lower: float | None, 
     assert names(found) == ["support_truncation", "length_collapse"]
     assert "mean token ratio 0.9000" in found.findings[0].evidence
     assert "top_p=0.8" in found.findings[0].evidence
-    assert names(diagnosed(summary))[0] == "constant_shift"  # without a config nothing tells it from one
+    assert names(diagnosed(summary))[0] == "constant_shift"  # without a config it cannot be distinguished from one
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_c22_kept_mass_is_named_though_nothing_is_modified(lower: float | None, 
         ({"top_p": 1.0, "top_k": -1, "min_p": None, "repetition_penalty": 1}, None),
     ],
 )
-def test_c23_settings_that_reshape_are_named_from_the_config_alone(sampling: dict[str, Any], part: str | None) -> None:
+def test_c23_reshaping_settings_are_named_from_the_config_only(sampling: dict[str, Any], part: str | None) -> None:
     """Truncation, a penalty or another temperature is found before any token; neutral settings are not reported."""
     # huggingface/trl#6880
     found = diagnose([], {"sampling": sampling, "engine": {"logprobs_mode": "processed_logprobs"}})
@@ -107,7 +107,7 @@ def test_c25_chunk_noise_is_noise() -> None:
     assert "8.0% of ratios" in found.findings[0].evidence
 
 
-def test_c26_no_loss_that_applies_it() -> None:
+def test_c26_a_sequence_collapse_is_computed_from_logarithms() -> None:
     """A sum of log-ratios of -107 is a collapse in a sequence mode, computed from logs, not from raw ratios."""
     # huggingface/trl#6945
     rule = rs.Correction("sequence", "truncate", lower=0.8)

@@ -118,7 +118,7 @@ def test_the_cause_stands_before_its_consequences() -> None:
     assert "sampling_settings" in found.explained
 
 
-def test_a_biased_setting_is_named_though_nothing_is_measured_of_it() -> None:
+def test_a_biased_setting_is_named_without_a_measured_effect() -> None:
     """With top_p 0.999 in the config and no deficit in the numbers, the setting alone is a warning."""
     found = diagnose(made(Spec(windows=2)), {"sampling": {"top_p": 0.999}})
     assert first(found) == "sampling_settings"
@@ -199,7 +199,7 @@ def test_command_prints_json(truncated: Path, tmp_path: Path, capsys: pytest.Cap
     assert run("diagnose") == 2
 
 
-def test_command_reads_a_trainers_own_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reads_a_trainers_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A checkpoint's log with TRL's scalars only shows growth, and lists the causes that it cannot show."""
     log = [{"step": k, "loss": 0.1, "sampling/sampling_logp_difference/mean": 0.01 * k} for k in range(1, 10)]
     checkpoint = tmp_path / "checkpoint-9"
@@ -214,7 +214,7 @@ def test_command_reads_a_trainers_own_log(tmp_path: Path, capsys: pytest.Capture
     assert run("diagnose", checkpoint) == 3
 
 
-def test_a_trainers_own_log_hints_at_truncation() -> None:
+def test_a_trainers_log_hints_at_truncation() -> None:
     """TRL's two means alone show truncation with low confidence where they fit; with noise it is not checked."""
     ratio = "sampling/importance_sampling_ratio/mean"
     for kept, abs_mean in ((0.81, 0.215), (0.995, 0.07)):

@@ -82,7 +82,7 @@ def test_a_resumed_run_supersedes_repeated_steps(tmp_path: Path) -> None:
         assert [attempt.restored_step for attempt in reader.attempts()] == [0, 2]
 
 
-def test_a_resumed_own_loop_supersedes_from_its_first_step(tmp_path: Path) -> None:
+def test_a_resumed_custom_loop_supersedes_from_its_first_step(tmp_path: Path) -> None:
     """If the restored step is unknown, the first step of the new attempt decides."""
     for first in (1, 3):
         with Journal(tmp_path, config={}) as journal:

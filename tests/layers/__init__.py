@@ -1,1 +1,1 @@
-"""Tests of other environments, one file for all layers whose name begins alike."""
+"""Tests in other environments; all files whose names begin alike belong to one layer."""

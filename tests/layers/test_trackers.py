@@ -1,4 +1,4 @@
-"""Further trackers with their real clients, offline: what was received is read back from what the client wrote."""
+"""Further trackers with their real clients, offline: received data is read back from the clients' files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.trackers]
 
 
 def run(script: str, name: str, folder: Path, *more: str) -> None:
-    """One of the scripts beside this one, with every client offline and at home in the folder."""
+    """Runs a script of this folder with every client offline and its home in the test's folder."""
     (folder / "clearml.conf").write_text(CLEARML)
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "layers" / script), name, str(folder), *more],
@@ -68,7 +68,7 @@ def test_clearml_conforms(check: testing.Check, tmp_path: Path) -> None:
 @pytest.mark.trl
 @pytest.mark.parametrize("name", ["clearml", "comet_ml", "dvclive", "swanlab"])
 def test_the_trainers_run_is_shared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the trainer reports itself there is one run, with the headline once, from the trainer, and the rest from ratioscope."""
+    """If the trainer reports too, one run has the headline once, from the trainer, and the rest from ratioscope."""
     monkeypatch.setenv("CLEARML_CACHE_DIR", str(tmp_path))
     run("tracker_training.py", name, tmp_path)
     logged = json.loads((tmp_path / "logged.json").read_text())
@@ -98,8 +98,8 @@ sys.exit(bool({set(READERS)!r} & set(sys.modules)))
     assert done.returncode == 0
 
 
-def test_dvclive_says_what_it_cannot_show(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """DVCLive keeps one histogram of a name, and that is said."""
+def test_dvclive_reports_its_histogram_limit(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """DVCLive keeps one histogram per name, which is reported."""
     from ratioscope.trackers.base import RunContext
 
     made = tracker("dvclive")()

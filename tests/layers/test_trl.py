@@ -34,7 +34,7 @@ CAP = 1.2
 
 
 def trainer_of_this_version(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
-    """Makes a trainer with a fake engine, which TRL's versions keep in different places."""
+    """Makes a trainer with a fake engine, at the import path of the installed TRL version."""
     if not hasattr(grpo_trainer, "VLLMGeneration"):
         for name in ("LLM", "SamplingParams", "StructuredOutputsParams", "GuidedDecodingParams"):
             monkeypatch.setattr(grpo_trainer, name, FakeLLM, raising=False)

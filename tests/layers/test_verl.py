@@ -368,7 +368,7 @@ def test_runs_of_tracking_are_shared(
 
 
 def test_tracking_ends_with_its_owner(tmp_path: Path) -> None:
-    """A recorder does not keep its Tracking alive, which ends its loggers when deleted, and records on without it."""
+    """A recorder does not keep its Tracking alive, which ends its loggers when deleted, and continues without it."""
     tracking = Tracking("project", "run", ["console"])
     ratios = VerlRecorder(trainer_config(), tracking, output_dir=tmp_path)
     ratios.observe(shared_batch())

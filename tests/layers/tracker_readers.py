@@ -170,7 +170,7 @@ def dvclive(folder: Path) -> Received:
 
 
 def tracker(name: str) -> Any:
-    """The class of a tracker, whether or not the package's metadata knows it yet."""
+    """Returns a tracker's class, with or without an entry point in the package's metadata."""
     from ratioscope_integrations.trackers import aim, clearml, comet, dvclive, neptune_scale, swanlab
 
     classes = (

@@ -1,4 +1,4 @@
-"""The catalogue has exactly the documented keys, under names that every backend takes."""
+"""The catalogue has exactly the documented keys, under names that every backend accepts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_keys_are_unique() -> None:
 
 @pytest.mark.parametrize("metric", rs.CATALOGUE, ids=lambda metric: metric.key)
 def test_names_are_legal_everywhere(metric: Metric) -> None:
-    """A key has letters, digits, and _ . - / alone, no empty part, and is short enough with eval's prefix."""
+    """A key consists of letters, digits and _ . - /, has no empty part, and stays short with eval's prefix."""
     key = metric.key
     assert re.fullmatch(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+", key)
     assert not {".", ".."} & set(key.split("/"))
@@ -105,8 +105,8 @@ def test_names_are_legal_everywhere(metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("metric", rs.CATALOGUE, ids=lambda metric: metric.key)
-def test_every_statistic_says_what_it_is(metric: Metric) -> None:
-    """Every statistic has a meaning of one line that a table can hold."""
+def test_every_metric_has_a_meaning(metric: Metric) -> None:
+    """Every metric has a meaning of one line that fits into a table."""
     meaning = metric.meaning
     assert len(meaning) > 5
     assert meaning == meaning.strip()
@@ -114,8 +114,8 @@ def test_every_statistic_says_what_it_is(metric: Metric) -> None:
     assert "\n" not in meaning
 
 
-def test_sets_are_of_a_size_to_look_at() -> None:
-    """Trackers get 35 to 55 scalars by default, one more a stage, two for drift, and the trainer's log at most 20."""
+def test_details_have_a_bounded_number_of_keys() -> None:
+    """Trackers get 35 to 55 scalars by default, one more per stage, two for drift; the trainer's log at most 20."""
     assert len(keys("headline")) <= 20
     assert 35 <= len([key for key in keys("standard") if not re.search("/(stage|drift)/", key)]) <= 55
     assert len(keys("full")) == len(rs.CATALOGUE)
@@ -123,7 +123,7 @@ def test_sets_are_of_a_size_to_look_at() -> None:
 
 
 def test_no_key_is_part_of_another_keys_path() -> None:
-    """No key is also a folder of others, which trackers that nest by slashes could not show."""
+    """No key is also a folder of other keys, which trackers that nest by slashes could not display."""
     every = {metric.key for metric in rs.CATALOGUE}
     folders = {key.rsplit("/", count)[0] for key in every for count in range(1, key.count("/") + 1)}
     assert not every & folders

@@ -1,4 +1,4 @@
-"""Numbers computed elsewhere: other frameworks' test vectors under our definitions, and the numpy oracle."""
+"""Numbers of other sources: test vectors of other frameworks under our definitions, and the numpy reference."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ OWN = "ratioscope/"
 INF, NAN = math.inf, math.nan
 
 
-def of_log_ratios(
+def summary_of_log_ratios(
     rows: list[list[float]],
     *,
     mask: list[list[int]] | None = None,
     rule: rs.Correction | None = None,
     advantages: list[float] | None = None,
 ) -> rs.RatioSummary:
-    """Summary of tokens with these log-ratios, each sampled with a log-probability of 0 under the rollout."""
+    """Makes the summary of tokens with the given log-ratios and rollout log-probabilities of 0."""
     train = torch.tensor(rows)
     mask_tensor = torch.ones_like(train) if mask is None else torch.tensor(mask)
     return rs.summarize(train, torch.zeros_like(train), mask_tensor, correction=rule, advantages=advantages)
 
 
-def of_ratios(ratios: list[float], *, rule: rs.Correction | None = None) -> rs.RatioSummary:
-    """Summary of one row with these token ratios."""
-    return of_log_ratios([[math.log(ratio) for ratio in ratios]], rule=rule)
+def summary_of_ratios(ratios: list[float], *, rule: rs.Correction | None = None) -> rs.RatioSummary:
+    """Makes the summary of one completion with the given token ratios."""
+    return summary_of_log_ratios([[math.log(ratio) for ratio in ratios]], rule=rule)
 
 
 def rule(mode: str, lower: float | None = None, upper: float | None = None) -> rs.Correction:
@@ -94,7 +94,7 @@ def shared(correction: rs.Correction | None = None) -> dict[str, float]:
     ],
 )
 def test_shared_batch_before_any_rule(key: str, expected: float) -> None:
-    """Raw statistics of the shared batch are the ground truth, whatever garbage its padding holds."""
+    """Raw statistics of the shared batch equal the known values, whatever its padding holds."""
     assert shared()[OWN + key] == pytest.approx(expected, rel=5e-6, abs=5e-7)
 
 
@@ -113,7 +113,7 @@ def test_shared_batch_before_any_rule(key: str, expected: float) -> None:
 def test_shared_batch_after_a_rule(
     correction: rs.Correction, smallest: float, mean: float, largest: float, fraction: float, ess: float
 ) -> None:
-    """Corrected statistics of the shared batch are those that the frameworks agree on, zeros of masking included."""
+    """Corrected statistics of the shared batch equal the other frameworks', zeros of masking included."""
     metrics = shared(correction)
     assert metrics[f"{OWN}corrected/min"] == pytest.approx(smallest, rel=5e-6)
     assert metrics[f"{OWN}corrected/mean"] == pytest.approx(mean, rel=5e-6)
@@ -123,7 +123,7 @@ def test_shared_batch_after_a_rule(
 
 
 def test_shared_batch_sides_and_advantages() -> None:
-    """What was modified is split by side of the bounds and by sign of the advantage."""
+    """The modified fraction is split by side of the bounds and by sign of the advantage."""
     metrics = shared(rule("token_truncate", 0.5, 2.0))
     assert metrics[f"{OWN}modified/low"] == 0.25
     assert metrics[f"{OWN}modified/high"] == 0.125
@@ -138,7 +138,7 @@ def test_shared_batch_sides_and_advantages() -> None:
 
 @dataclass(frozen=True)
 class Vector:
-    """Log-ratios, a rule, and what comes out."""
+    """Log-ratios, a rule, and the expected weights."""
 
     log_ratios: list[list[float]]
     rule: rs.Correction
@@ -183,12 +183,12 @@ VECTORS = {
 
 @pytest.mark.parametrize("vector", VECTORS.values(), ids=VECTORS.keys())
 def test_other_frameworks_vectors(vector: Vector) -> None:
-    """Weights, their mean and the modified fraction are those of other frameworks' unit tests."""
+    """Weights, their mean and the modified fraction equal those of other frameworks' unit tests."""
     train = torch.tensor(vector.log_ratios)
     mask = torch.ones_like(train) if vector.mask is None else torch.tensor(vector.mask)
     weights = rs.correct(train, torch.zeros_like(train), mask, correction=vector.rule)
     torch.testing.assert_close(weights, torch.tensor(vector.weights), rtol=5e-5, atol=5e-6)
-    metrics = of_log_ratios(vector.log_ratios, mask=vector.mask, rule=vector.rule).metrics()
+    metrics = summary_of_log_ratios(vector.log_ratios, mask=vector.mask, rule=vector.rule).metrics()
     assert metrics[FRACTION] == pytest.approx(vector.fraction)
     kept = mask.bool() if vector.rule.level == "token" else mask.any(dim=-1, keepdim=True)
     assert metrics[f"{OWN}corrected/mean"] == pytest.approx(weights[kept].mean().item(), rel=1e-6)
@@ -202,9 +202,9 @@ def test_other_frameworks_vectors(vector: Vector) -> None:
         (rule("token_mask", 0.5, 5.0), 0.475087),
     ],
 )
-def test_one_row_raw_truncated_and_masked(correction: rs.Correction | None, mean: float) -> None:
-    """The same row's mean is 4.54 raw, 2.14 truncated and 0.48 masked."""
-    metrics = of_ratios([0.606531, 12.182494, 0.818731], rule=correction).metrics()
+def test_one_completion_raw_truncated_and_masked(correction: rs.Correction | None, mean: float) -> None:
+    """The mean of one completion is 4.54 raw, 2.14 truncated and 0.48 masked."""
+    metrics = summary_of_ratios([0.606531, 12.182494, 0.818731], rule=correction).metrics()
     key = f"{RAW}mean" if correction is None else f"{OWN}corrected/mean"
     assert metrics[key] == pytest.approx(mean, rel=1e-6)
 
@@ -212,30 +212,30 @@ def test_one_row_raw_truncated_and_masked(correction: rs.Correction | None, mean
 @pytest.mark.parametrize(("size", "expected"), [(0.5, 1.288), (1.0, 1.764), (0.1, 1.047)])
 def test_mult_prob_error(size: float, expected: float) -> None:
     """Four of nine tokens off by the same amount, in either direction, give the mean of exp |d|."""
-    metrics = of_log_ratios([[size, -size, size, -size, *[0.0] * 5]]).metrics()
+    metrics = summary_of_log_ratios([[size, -size, size, -size, *[0.0] * 5]]).metrics()
     assert metrics[f"{OWN}mult_prob_error"] == pytest.approx(expected, abs=5e-4)
 
 
 @pytest.mark.parametrize(("row", "expected"), [([0.1, -0.1, 0.0], 1.0), ([0.5] * 3, 1.6487), ([0.25], 1.2840)])
 def test_geometric_mean_ratio(row: list[float], expected: float) -> None:
     """A row's geometric mean ratio is exp of its mean log-ratio."""
-    metrics = of_log_ratios([row]).metrics()
+    metrics = summary_of_log_ratios([row]).metrics()
     assert metrics[f"{OWN}sequence/geometric/mean"] == pytest.approx(expected, rel=5e-5)
     assert metrics[f"{OWN}sequence/geometric/p50"] == pytest.approx(expected, rel=5e-5)
 
 
 def test_icepop_effective_sample_size() -> None:
-    """Where one of three weights is left, the effective sample size after the rule is a third."""
-    metrics = of_ratios([0.4, 0.8, 6.0], rule=rule("token_mask", 0.5, 5.0)).metrics()
+    """With one nonzero weight of three, the corrected effective sample size is a third."""
+    metrics = summary_of_ratios([0.4, 0.8, 6.0], rule=rule("token_mask", 0.5, 5.0)).metrics()
     assert metrics[f"{OWN}ess/corrected"] == pytest.approx(1 / 3)
 
 
-def test_merged_spread_is_that_of_the_union() -> None:
-    """The spread of four merged parts is the spread of all their values, not a mean of spreads."""
+def test_merged_standard_deviation_is_of_the_union() -> None:
+    """The standard deviation of four merged parts is that of all their values, not a mean of four."""
     parts = [[0.1, 0.3, 0.5, 0.2], [1.0, 0.8, 0.6, 0.4], [0.2, 0.2, 0.9, 0.7], [0.3, 0.5, 0.1, 0.6]]
     merged = rs.RatioSummary.empty()
     for part in parts:
-        merged = merged.merge(of_log_ratios([part]))
+        merged = merged.merge(summary_of_log_ratios([part]))
     everything = np.array(parts, dtype=np.float32).astype(np.float64)
     metrics = merged.metrics()
     assert metrics[f"{OWN}token/log_ratio/std"] == pytest.approx(everything.std(), rel=1e-9)
@@ -246,8 +246,8 @@ def test_merged_spread_is_that_of_the_union() -> None:
 
 
 def test_overflow_is_counted_and_capped() -> None:
-    """A log-ratio of 100 is an overflow for the trainer: capped weights stay right and the raw mean survives it."""
-    metrics = of_log_ratios([[0.0, 100.0, 0.0]], rule=rule("token_truncate", upper=2.0)).metrics()
+    """A log-ratio of 100 is counted as an overflow; capped weights and the raw mean stay correct."""
+    metrics = summary_of_log_ratios([[0.0, 100.0, 0.0]], rule=rule("token_truncate", upper=2.0)).metrics()
     assert metrics[f"{OWN}corrected/mean"] == pytest.approx(4 / 3)
     assert metrics[f"{OWN}corrected/max"] == 2.0
     assert metrics[f"{OWN}counts/overflow"] == 1.0
@@ -260,14 +260,14 @@ def test_overflow_is_counted_and_capped() -> None:
 
 @pytest.mark.parametrize(("log_ratio", "overflows"), [(88.7228, 0.0), (88.72284, 1.0)])
 def test_overflow_begins_where_float32_ends(log_ratio: float, overflows: float) -> None:
-    """A ratio is an overflow exactly where the trainer's own float32 ratio is infinite."""
+    """A ratio counts as an overflow exactly if the trainer's float32 ratio is infinite."""
     assert torch.tensor(log_ratio).exp().isinf().item() == bool(overflows)
-    assert of_log_ratios([[log_ratio]]).metrics()[f"{OWN}counts/overflow"] == overflows
+    assert summary_of_log_ratios([[log_ratio]]).metrics()[f"{OWN}counts/overflow"] == overflows
 
 
 def test_a_mean_beyond_float64_is_absent() -> None:
-    """Where the mean exceeds float64 it is absent, while log-ratios, quantiles and weight diagnostics still hold."""
-    metrics = of_log_ratios([[0.0, 900.0, 0.0]]).metrics()
+    """A mean beyond float64 is absent; log-ratios, quantiles and weight diagnostics are still computed."""
+    metrics = summary_of_log_ratios([[0.0, 900.0, 0.0]]).metrics()
     for absent in (f"{RAW}mean", f"{RAW}max", f"{OWN}token/raw/std", f"{OWN}chi2/token", f"{OWN}kl/k3"):
         assert absent not in metrics
     assert metrics[f"{RAW}min"] == 1.0
@@ -283,13 +283,13 @@ def test_a_mean_beyond_float64_is_absent() -> None:
 @pytest.mark.parametrize(
     ("bad", "counter", "weight"), [(NAN, "nan", 1.0), (-INF, "inf", 0.0), (INF, "inf", 2.0)], ids=["nan", "-inf", "inf"]
 )
-def test_a_token_that_is_no_number_is_left_out(bad: float, counter: str, weight: float) -> None:
-    """A log-ratio of NaN or infinity is in no statistic and is counted, while its weight is TRL's."""
+def test_a_non_finite_token_is_left_out(bad: float, counter: str, weight: float) -> None:
+    """A log-ratio of NaN or infinity is counted and enters no statistic, while its weight is TRL's."""
     correction = rule("token_truncate", upper=2.0)
     train = torch.tensor([[0.0, bad, 0.0]])
     mask = torch.ones_like(train)
     assert rs.correct(train, torch.zeros_like(train), mask, correction=correction).tolist() == [[1.0, weight, 1.0]]
-    metrics = of_log_ratios([[0.0, bad, 0.0]], rule=correction).metrics()
+    metrics = summary_of_log_ratios([[0.0, bad, 0.0]], rule=correction).metrics()
     for key in (f"{RAW}min", f"{RAW}mean", f"{RAW}max", f"{OWN}corrected/mean", f"{OWN}ess/raw"):
         assert metrics[key] == 1.0
     assert metrics[f"{OWN}kl/k3"] == 0.0
@@ -299,11 +299,11 @@ def test_a_token_that_is_no_number_is_left_out(bad: float, counter: str, weight:
     assert metrics[f"{OWN}tokens/invalid"] == pytest.approx(1 / 3)
 
 
-def test_empty_rows_have_no_ratio() -> None:
-    """Two rows without a token leave the three live rows' numbers as they are."""
+def test_empty_completions_have_no_ratio() -> None:
+    """Two completions without a token leave the numbers of the other three unchanged."""
     rows = [[-10.0], [-10.0], [-10.0], [0.0], [0.0]]
     mask = [[1], [1], [1], [0], [0]]
-    metrics = of_log_ratios(rows, mask=mask, rule=rule("sequence_mask", upper=3.0)).metrics()
+    metrics = summary_of_log_ratios(rows, mask=mask, rule=rule("sequence_mask", upper=3.0)).metrics()
     for name in ("min", "mean", "max"):
         assert metrics[RAW + name] == pytest.approx(4.54e-5, rel=1e-3)
         assert metrics[f"{OWN}corrected/{name}"] == pytest.approx(4.54e-5, rel=1e-3)
@@ -315,9 +315,9 @@ def test_empty_rows_have_no_ratio() -> None:
 
 
 def test_two_ranks_of_unequal_size_are_pooled() -> None:
-    """Three ratios here and nine there give the statistics of all twelve, not means of means."""
+    """Three ratios on one rank and nine on another give the statistics of all twelve, not means of means."""
     cap = rule("token_truncate", upper=2.0)
-    metrics = of_ratios([1.0, 1.0, 4.0], rule=cap).merge(of_ratios([0.5] * 9, rule=cap)).metrics()
+    metrics = summary_of_ratios([1.0, 1.0, 4.0], rule=cap).merge(summary_of_ratios([0.5] * 9, rule=cap)).metrics()
     assert metrics[f"{RAW}mean"] == pytest.approx(0.875)
     assert metrics[FRACTION] == pytest.approx(1 / 12)
     assert metrics[f"{OWN}ess/raw"] == pytest.approx(0.453704, rel=1e-5)
@@ -326,11 +326,11 @@ def test_two_ranks_of_unequal_size_are_pooled() -> None:
 
 
 def test_tiny_mismatch_keeps_its_digits() -> None:
-    """Where engines differ by 1e-4, k3, chi-squared and the ratio's spread keep their digits."""
+    """For engines that differ by 1e-4, k3, chi-squared and the ratio's standard deviation keep their digits."""
     rng = np.random.default_rng(3)
     d = rng.normal(0.0, 1e-4, (8, 64)).astype(np.float32)
     exact = d.astype(np.float64)
-    metrics = of_log_ratios(d.tolist()).metrics()
+    metrics = summary_of_log_ratios(d.tolist()).metrics()
     assert metrics[f"{OWN}kl/k3"] == pytest.approx((exact**2 / 2 + exact**3 / 6).mean(), rel=1e-6)
     assert metrics[f"{OWN}kl/k3"] > 0
     assert metrics[f"{OWN}chi2/token"] == pytest.approx(np.expm1(2 * exact).mean(), rel=1e-9)
@@ -339,8 +339,8 @@ def test_tiny_mismatch_keeps_its_digits() -> None:
 
 
 def test_a_vanishing_ratio_keeps_the_others_right() -> None:
-    """A finite log-ratio of -1e20 is a ratio of 0, and costs the moments of the ratio no digit."""
-    metrics = of_log_ratios([[-1e20], [0.0]]).metrics()
+    """A finite log-ratio of -1e20 is a ratio of 0 and does not reduce the precision of the other moments."""
+    metrics = summary_of_log_ratios([[-1e20], [0.0]]).metrics()
     assert metrics[f"{RAW}mean"] == 0.5
     assert metrics[f"{OWN}token/raw/std"] == 0.5
     assert metrics[f"{OWN}chi2/token"] == -0.5
@@ -404,10 +404,10 @@ def rows_of(array: Array) -> float:
 @pytest.mark.parametrize("spread", [0.01, 0.3])
 @pytest.mark.parametrize("bad", [False, True], ids=["clean", "bad tokens"])
 @pytest.mark.parametrize(("seed", "rows"), [(0, None), (1, None), (2, None), (3, 40), (4, 150)])
-def test_every_number_of_the_catalogue(
+def test_every_metric_equals_the_reference(
     wanted: Rule | None, spread: float, bad: bool, seed: int, rows: int | None
 ) -> None:
-    """Every statistic of two merged random batches is the oracle's on both, and exactly the same keys have data."""
+    """Every metric of two merged random batches equals the reference, and exactly the same keys have data."""
     batches = [random_batch(2 * seed + k, spread=spread, bad=bad, rows=rows) for k in (0, 1)]
     correction = None if wanted is None else rs.Correction(**vars(wanted))
     merged = rs.RatioSummary.empty(correction)
@@ -417,8 +417,8 @@ def test_every_number_of_the_catalogue(
     assert_agrees(merged.metrics(), answer(*batches, rule=wanted), largest=largest)
 
 
-def test_the_oracle_covers_the_catalogue() -> None:
-    """The oracle computes every key that the catalogue has, so that no statistic goes unchecked."""
+def test_the_reference_covers_the_catalogue() -> None:
+    """The reference computes every key of the catalogue."""
     batch = random_batch(4, spread=0.3, bad=True, rows=50)
     covered = answer(batch, rule=Rule("token", "truncate", None, 1.2)).keys()
     covered |= answer(batch, rule=Rule("sequence", "mask", 0.5, 1.2)).keys()

@@ -1,4 +1,4 @@
-"""Pictures of log-ratio distributions, and the history behind those that show a whole training."""
+"""Pictures of log-ratio distributions, and the history for those that cover a whole training."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_histogram_is_square_and_fast() -> None:
     assert image.size == (SIZE, SIZE)
 
 
-def test_bar_stands_where_its_log_ratio_is() -> None:
-    """The zero bin is in the middle of the axis, reaches the top with all values, and has the bins' colour."""
+def test_bar_is_drawn_at_its_log_ratio() -> None:
+    """The zero bin is in the middle of the axis, is full height with all values, and has the bins' colour."""
     left, top, right, _ = _where(_bars(_one_bin(32)), BLUE) or (0, 0, 0, 0)
     assert abs((left + right) / 2 - (BARS.left + BARS.right) / 2) <= 1
     assert top == BARS.top
@@ -79,8 +79,8 @@ def test_height_is_the_logarithm_of_the_share() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 64])
-def test_what_lies_beyond_has_its_own_colour(index: int) -> None:
-    """The outer bins, which hold everything beyond the axis, are set apart."""
+def test_outer_bins_have_another_colour(index: int) -> None:
+    """The outer bins, which hold all values beyond the axis, have another colour."""
     image = _bars(_one_bin(index))
     assert _where(image, AMBER)
     assert _where(image, BLUE) is None
@@ -95,7 +95,7 @@ def test_bound_is_drawn_at_its_logarithm() -> None:
 
 
 def test_hidden_bound_is_named_and_zero_is_none() -> None:
-    """A bound outside the axis is written below the plot; a lower bound of 0 keeps everything and is not drawn."""
+    """A bound outside the axis is written below the plot; a lower bound of 0 has no effect and is not drawn."""
     place = _where(_bars(_one_bin(32), (None, 3.0)), RED)
     assert place is not None
     assert place[1] > 440
@@ -135,7 +135,7 @@ def test_heat_map_rises_with_the_log_ratio() -> None:
 
 
 def test_heat_map_loses_no_window() -> None:
-    """If windows outnumber pixels, each pixel pools the windows that it covers."""
+    """If windows outnumber pixels, each pixel pools its windows."""
     columns = [_one_bin(32) for _ in range(999)] + [_one_bin(50)]
     counts = np.stack([bins.counts for bins in columns])
     cells = scales.heat_cells(counts, np.arange(1001.0), 100)
@@ -151,15 +151,15 @@ def test_heat_map_loses_no_window() -> None:
         ([_one_bin(1), normal_bins(1, exponent=0)], [1, 2], "different edges"),
     ],
 )
-def test_heat_map_refuses_what_it_cannot_draw(columns: list[Bins], steps: list[int], message: str) -> None:
-    """No column, a missing step and unequal edges are errors that say so."""
+def test_heat_map_refuses_invalid_input(columns: list[Bins], steps: list[int], message: str) -> None:
+    """No column, a missing step and unequal edges raise errors that name the problem."""
     with pytest.raises(ValueError, match=message):
         _heat(columns, steps)
 
 
 @pytest.mark.parametrize("exponent", range(-19, 6))
 def test_every_width_has_ticks_that_differ(exponent: int) -> None:
-    """From the finest to the widest bins, an axis has at least three ticks, each with a log-ratio of its own."""
+    """From the finest to the widest bins, an axis has at least three ticks with different labels."""
     edges = normal_bins(0, exponent=exponent).edges
     step = scales.tick_step(edges[-1] - edges[0])
     labels = [scales.log_ratio_label(tick, step) for tick in scales.ticks(edges[0], edges[-1], step)]
@@ -170,7 +170,7 @@ def test_every_width_has_ticks_that_differ(exponent: int) -> None:
     histogram_picture(normal_bins(0, exponent=exponent), title="", bounds=(0.5, 2.0))
 
 
-def test_labels_read_as_people_write_them() -> None:
+def test_labels_are_short() -> None:
     """Log-ratio, ratio, share and step are written short."""
     assert [scales.log_ratio_label(value, 0.2) for value in (-0.4, 0.0)] == ["-0.4", "0.0"]
     assert scales.ratio_label(0.2, 0.2) == "1.22"
@@ -181,7 +181,7 @@ def test_labels_read_as_people_write_them() -> None:
 
 
 def test_windows_reach_back_to_the_one_before() -> None:
-    """A window covers the steps since the last one; the first is as long as is usual."""
+    """A window covers the steps since the previous one; the first has the usual length."""
     assert scales.window_starts([10, 20, 30]).tolist() == [0, 10, 20, 30]
     assert scales.window_starts([500, 510, 520]).tolist() == [490, 500, 510, 520]
     assert scales.window_starts([1]).tolist() == [0, 1]
@@ -189,7 +189,7 @@ def test_windows_reach_back_to_the_one_before() -> None:
 
 
 def test_history_is_bounded_and_loses_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbouring windows are pooled when there are many; the counts stay and the newest window stays single."""
+    """Neighbouring windows are pooled beyond a bound; counts are kept, and the newest window stays single."""
     monkeypatch.setattr(history_module, "MAX_WINDOWS", 8)
     history = History()
     for step in range(1, 101):
@@ -203,8 +203,8 @@ def test_history_is_bounded_and_loses_no_count(monkeypatch: pytest.MonkeyPatch) 
     assert series.windows[0].first_step == 1
 
 
-def test_history_replaces_a_step_that_comes_again() -> None:
-    """A retry of the newest window, or a resume from an earlier step, doubles nothing."""
+def test_history_replaces_a_repeated_step() -> None:
+    """A retry of the newest window, or a resume from an earlier step, counts nothing twice."""
     history = History()
     for step in (1, 2, 3, 3, 2):
         history.add(TOKENS, step, _one_bin(step))
@@ -221,7 +221,7 @@ def test_history_with_new_edges_begins_a_new_series() -> None:
 
 
 def test_history_survives_json() -> None:
-    """Reading back what was written gives the same history."""
+    """A history is equal after a round trip through JSON."""
     history = History()
     for step in range(5):
         history.add(TOKENS, step, normal_bins(step))

@@ -1,4 +1,4 @@
-"""Public bug reports as small inputs, each with its right answer.
+"""Public bug reports as small inputs, each with its correct result.
 
 The number in a test's name is that of the case. The comment names the public report.
 """
@@ -42,7 +42,7 @@ def approx(value: float) -> object:
 
 
 def test_c01_none_log_probability_is_excluded_and_counted() -> None:
-    """A token whose log-probability is None is in no statistic and is counted, rather than counted as a ratio of 1."""
+    """A token whose log-probability is None is counted and excluded, instead of giving a ratio of 1."""
     # huggingface/trl#6166, #6693
     train = torch.tensor([[-0.5, -1.0, -2.0]])
     metrics = rs.summarize(train, [[None, -1.2, -2.0]], torch.ones(1, 3), correction=TOKEN_TRUNCATE).metrics()
@@ -62,7 +62,7 @@ def test_c01_none_log_probability_is_excluded_and_counted() -> None:
 def test_c02_missing_log_probability_makes_no_false_ratio(
     missing: float | None, correction: rs.Correction | None
 ) -> None:
-    """A missing log-probability makes neither a ratio of e^-4 nor an infinite one, also where nothing is corrected."""
+    """A missing log-probability gives neither a ratio of e^-4 nor an infinite one, also without a correction."""
     # huggingface/trl#6266, #6281
     metrics = rs.summarize([[-4.0, -1.0]], [[missing, -1.0]], torch.ones(1, 2), correction=correction).metrics()
     assert metrics[f"{RAW}min"] == metrics[f"{RAW}max"] == 1.0
@@ -71,8 +71,8 @@ def test_c02_missing_log_probability_makes_no_false_ratio(
     assert (FRACTION in metrics) == (correction is not None)
 
 
-def test_c03_long_rows_explode_by_their_length() -> None:
-    """A hundred tokens with a log-ratio of 0.012 make a row's ratio 3.32, which is masked at 3."""
+def test_c03_sequence_ratios_grow_with_length() -> None:
+    """A hundred tokens with a log-ratio of 0.012 give a sequence ratio of 3.32, which is masked at 3."""
     # huggingface/trl#4772
     metrics = from_log_ratios([[0.012] * 100], SEQUENCE_MASK).metrics()
     assert metrics[f"{RAW}max"] == approx(3.320117)
@@ -82,7 +82,7 @@ def test_c03_long_rows_explode_by_their_length() -> None:
 
 @pytest.mark.parametrize(("correction", "corrected"), [(SEQUENCE_TRUNCATE, 3.0), (SEQUENCE_MASK, 0.0)])
 def test_c03_overflow_is_reported_as_a_log_ratio(correction: rs.Correction, corrected: float) -> None:
-    """A row's log-ratio of 90 overflows float32: it is counted, reported in nats, and never sent as infinity."""
+    """A sequence log-ratio of 90 overflows float32: it is counted, reported in nats, and not sent as infinity."""
     # huggingface/trl#4772
     summary = from_log_ratios([[0.0225] * 4000], correction)
     metrics = summary.metrics()
@@ -98,7 +98,7 @@ def test_c03_overflow_is_reported_as_a_log_ratio(correction: rs.Correction, corr
 
 @pytest.mark.parametrize(("middle", "positive"), [(0, 0), (1, 1)])
 def test_c04_a_sentinel_of_one_is_no_log_probability(middle: int, positive: int) -> None:
-    """A rollout log-probability of 1 makes no ratio of e^-1, whether its token is masked out or not."""
+    """A rollout log-probability of 1 gives no ratio of e^-1, whether its token is masked out or not."""
     # yaof20/Flash-RL#19
     train, rollout = torch.tensor([[-0.7, 0.0, -0.3]]), torch.tensor([[-0.7, 1.0, -0.3]])
     metrics = rs.summarize(train, rollout, torch.tensor([[1, middle, 1]])).metrics()
@@ -108,7 +108,7 @@ def test_c04_a_sentinel_of_one_is_no_log_probability(middle: int, positive: int)
 
 
 def test_c05_bf16_is_cast_before_subtracting() -> None:
-    """Quantiles of bf16 log-probabilities do not fail, and the ratio is that of the values as they were received."""
+    """Quantiles of bf16 log-probabilities are computed, and the ratio is that of the received values."""
     # huggingface/trl#3666, huggingface/transformers#31267
     train, rollout = (torch.tensor([[value]], dtype=torch.bfloat16) for value in (-12.34, -12.38))
     metrics = rs.summarize(train, rollout, torch.ones(1, 1)).metrics()
@@ -116,7 +116,7 @@ def test_c05_bf16_is_cast_before_subtracting() -> None:
 
 
 def test_c05_quantiles_of_nothing_and_of_infinity() -> None:
-    """No token has no quantile, and an infinite ratio is dropped before quantiles are taken."""
+    """Without a token there is no quantile, and an infinite ratio is dropped before quantiles are taken."""
     # pytorch/pytorch#91156
     nothing = rs.summarize(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2)).metrics()
     assert not [key for key in nothing if "/p5" in key]
@@ -126,7 +126,7 @@ def test_c05_quantiles_of_nothing_and_of_infinity() -> None:
 
 
 def test_c06_absent_trainer_log_probabilities_invent_no_ratio() -> None:
-    """Without the trainer's log-probabilities there is an error and an event, and no ratio of 1 in the record."""
+    """Missing trainer log-probabilities give an error and an event, and no ratio of 1 in the record."""
     # huggingface/trl#5413
     recorder = rs.Recorder(correction=TOKEN_TRUNCATE)
     with pytest.raises(TypeError, match="got train_logps of type NoneType"):
@@ -184,7 +184,7 @@ def test_c08_all_masked_has_counts_and_nothing_else() -> None:
 
 
 def test_c09_ranks_are_pooled_not_averaged() -> None:
-    """One ratio of 2 here and three of 1 there have a mean of 1.25, not 1.5, and pooled quantiles."""
+    """One ratio of 2 on one rank and three of 1 on another have a mean of 1.25, not 1.5, and pooled quantiles."""
     # huggingface/trl#6380
     assert from_ratios([2.0]).merge(from_ratios([1.0] * 3)).metrics()[f"{RAW}mean"] == approx(1.25)
     metrics = from_ratios([1.0] * 9).merge(from_ratios([5.0])).metrics()
@@ -201,8 +201,8 @@ def test_c10_an_empty_rank_does_not_pull_the_minimum_to_zero() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 1, 3])
-def test_c11_synthetic_rows_dilute_nothing(padding: int) -> None:
-    """Rows without a valid token, however many, leave perplexity and the rows' mean log-ratio as they are."""
+def test_c11_synthetic_completions_dilute_nothing(padding: int) -> None:
+    """Completions without a valid token do not change perplexity or the mean sequence log-ratio."""
     # verl-project/verl#7771
     rows = 1 + padding
     train, rollout, mask = torch.zeros(rows, 4), torch.zeros(rows, 4), torch.zeros(rows, 4)
@@ -226,8 +226,8 @@ def test_c12_a_fully_masked_row_has_no_ratio() -> None:
     assert metrics[FRACTION] == 1.0
 
 
-def test_c13_a_rows_ratio_is_the_product() -> None:
-    """A row's ratio is exp of the sum of its log-ratios; the geometric mean per token has a name of its own."""
+def test_c13_a_sequence_ratio_is_the_product() -> None:
+    """A sequence ratio is exp of the sum of its log-ratios; the geometric mean per token has another name."""
     # huggingface/trl#5814
     metrics = from_log_ratios([[0.01] * 120, [-0.01] * 120], SEQUENCE_MASK).metrics()
     assert metrics[f"{RAW}max"] == approx(3.320117)
@@ -238,8 +238,8 @@ def test_c13_a_rows_ratio_is_the_product() -> None:
     assert metrics[f"{OWN}sequence/geometric/min"] == approx(0.990050)
 
 
-def test_c14_equal_engines_give_a_rows_ratio_of_one() -> None:
-    """Three equal log-probabilities make a row's ratio 1, not 3."""
+def test_c14_equal_engines_give_a_sequence_ratio_of_one() -> None:
+    """Three equal log-probabilities give a sequence ratio of 1, not 3."""
     # unslothai/unsloth-zoo#870
     assert from_log_ratios([[0.0, 0.0, 0.0]], SEQUENCE_MASK).metrics()[f"{RAW}mean"] == 1.0
 
@@ -288,7 +288,7 @@ def test_c17_effective_sample_size_before_and_after_masking() -> None:
     assert f"{OWN}sequence/ess/corrected" not in metrics
 
 
-def test_c18_starved_tokens_are_seen() -> None:
+def test_c18_starved_tokens_are_reported() -> None:
     """The low tail is reported beside the high one, and modified tokens are counted separately for each side."""
     # rllm-org/rllm#760
     metrics = from_log_ratios([[-4.0, 0.0, 1.0]], rs.Correction("token", "mask", lower=0.5, upper=2.0)).metrics()
@@ -358,8 +358,8 @@ def test_c45_extremes_of_a_window_are_extremes() -> None:
     assert record.scalars[f"{OWN}counts/generations"] == 3
 
 
-def test_c46_our_names_are_our_own() -> None:
-    """No key of ours is one that TRL averages into lists of its own."""
+def test_c46_no_key_is_averaged_by_trl() -> None:
+    """None of our keys is one that TRL averages into lists of its own."""
     # huggingface/trl#5233
     trls = ("sampling/importance_sampling_ratio/", "sampling/sampling_logp_difference/", "clip_ratio/", "kl", "entropy")
     assert not [metric.key for metric in rs.CATALOGUE if metric.key.startswith(trls)]
@@ -367,8 +367,8 @@ def test_c46_our_names_are_our_own() -> None:
 
 
 @pytest.mark.parametrize("bad", [None, NAN])
-def test_c47_what_is_exchanged_depends_on_no_data(bad: float | None) -> None:
-    """A rank with bad tokens, one without, one without a token and one that failed exchange vectors of one size."""
+def test_c47_the_exchanged_size_is_independent_of_data(bad: float | None) -> None:
+    """Ranks with bad tokens, valid tokens, no token and a failure exchange vectors of one size."""
     # huggingface/trl#7310; with real processes in test_distributed.py
     ones = torch.ones(1, 2)
     good = rs.summarize([[-1.0, -1.0]], [[-1.0, -1.1]], ones, correction=TOKEN_TRUNCATE)
@@ -379,7 +379,7 @@ def test_c47_what_is_exchanged_depends_on_no_data(bad: float | None) -> None:
 
 
 def test_c48_a_flushed_window_is_not_counted_again() -> None:
-    """Ten tokens are ten tokens, however often the record is read and the empty window flushed again."""
+    """Ten tokens count once, however often the record is read and the empty window flushed again."""
     # allenai/open-instruct#1808; with real processes in test_distributed.py
     recorder = rs.Recorder()
     recorder.observe(torch.zeros(1, 10), torch.zeros(1, 10), torch.ones(1, 10))
@@ -391,7 +391,7 @@ def test_c48_a_flushed_window_is_not_counted_again() -> None:
 
 @pytest.mark.parametrize(("rank", "rows"), [("0", 1), ("1", 0), ("2", 0)])
 def test_c49_only_the_worlds_rank_zero_touches_a_tracker(rank: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is its node's first but not the world's reaches no tracker."""
+    """A process that is first on its node but not in the world writes to no tracker."""
     # huggingface/accelerate#644; with real processes in test_distributed.py
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("LOCAL_RANK", "0")
@@ -408,8 +408,8 @@ def test_c49_only_the_worlds_rank_zero_touches_a_tracker(rank: str, rows: int, m
     [([0.0, NAN], 1), ([0.0, INF], 1), ([0.0, 0.0, 0.0, 1e30], 4), ([i / 600 - 0.4 for i in range(513)], 513)],
     ids=["nan", "inf", "1e30", "513 values"],
 )
-def test_c50_a_tracker_gets_bins_that_it_can_plot(log_ratios: list[float], kept: int) -> None:
-    """Whatever the values, a tracker receives at most 512 bins with finite edges whose counts sum to all valid ones."""
+def test_c50_a_tracker_gets_finite_bins(log_ratios: list[float], kept: int) -> None:
+    """For any values, a tracker receives at most 512 bins with finite edges whose counts sum to all valid ones."""
     # wandb/wandb#984, pytorch/pytorch#31855
     tracker = rs.MemoryTracker()
     with rs.Recorder(report_to=tracker, correction=TOKEN_TRUNCATE) as recorder:

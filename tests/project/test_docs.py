@@ -85,8 +85,8 @@ def test_check_names_an_outdated_table(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link and image of a page leads to a file, and to a heading where it names one."""
+def test_links_have_a_target(page: Path) -> None:
+    """Every relative link and image of a page leads to a file, and to an existing heading if it names one."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     broken = []
     for target in LINK.findall(text):
@@ -117,7 +117,7 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             exec(code, names)
 
 
-def test_readme_shows_an_own_loop_and_a_summary() -> None:
+def test_readme_shows_a_custom_loop_and_a_summary() -> None:
     """The README has runnable snippets for a recorder and for one batch."""
     runnable = [snippet for snippet in snippets(ROOT / "README.md") if not NEEDS_TRL.search(snippet)]
     assert any("rs.Recorder(" in snippet for snippet in runnable)
@@ -125,14 +125,14 @@ def test_readme_shows_an_own_loop_and_a_summary() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """Every name that ratioscope exports, and the two for TRL, stand in the reference."""
+    """Every name that ratioscope exports, and the two for TRL, are in the reference."""
     reference = "\n".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
     names = [*ratioscope.__all__, "RatioscopeCallback", "enable"]
     assert [each for each in names if not re.search(rf"`[^`]*\b{each}\b[^`]*`", reference)] == []
 
 
-def test_documented_messages_are_the_codes_own() -> None:
-    """Every message that the reference quotes stands in the code, apart from its variable parts."""
+def test_documented_messages_are_in_the_code() -> None:
+    """Every message that the reference quotes is in the code, except for its variable parts."""
     messages = "\n".join(
         node.value
         for package in (ratioscope, ratioscope_integrations)
@@ -156,7 +156,7 @@ def test_documented_messages_have_advice() -> None:
 
 
 def test_run_config_entries_are_in_the_reference() -> None:
-    """Every entry that a run config can have stands on its reference page."""
+    """Every possible entry of a run config is in its reference page."""
     page = (REFERENCE / "run-config.md").read_text(encoding="utf-8")
     config = snapshot(ratioscope.Correction("token", "mask"), None, **trl_sections(SimpleNamespace()))
     parts = [part for section, part in config.items() if isinstance(part, dict) and section != "versions"]

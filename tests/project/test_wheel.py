@@ -1,4 +1,4 @@
-"""The distribution as a user gets it: built, installed, and run where the sources are not."""
+"""The distribution: built, installed, and run without the sources."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_wheel_holds_exactly_the_two_packages(dist: Path) -> None:
     assert {name.split("/")[0] for name in names} == set(PACKAGES)
 
 
-def test_sdist_holds_what_is_needed_to_test_it(dist: Path) -> None:
-    """The sdist has the sources, the tests, the license and the readme, and nothing that git ignores."""
+def test_sdist_has_everything_for_its_tests(dist: Path) -> None:
+    """The sdist has the sources, the tests, the license and the readme, and no file that git ignores."""
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}

@@ -73,7 +73,7 @@ def check(batches: list[list[Batch]], records: list[rs.Record]) -> None:
             np.testing.assert_allclose(batch["weights"][batch["mask"]], expected, rtol=1e-5)
 
 
-def test_an_own_loop_is_recorded(tmp_path: Path) -> None:
+def test_a_custom_loop_is_recorded(tmp_path: Path) -> None:
     """Under `accelerate launch` the loop trains, weights follow the rule, and the journal has the sampled tokens."""
     text, (batches,), records = launch(tmp_path, 1, "--steps", "3", "--log-with", "tensorboard")
     assert [record.step for record in records] == [1, 2, 3]

@@ -156,7 +156,7 @@ def one_has_no_token(rank: int, world: int) -> Seen:
 
 
 def one_never_observed(rank: int, world: int) -> Seen:
-    """Only the last rank observes anything; then nobody does."""
+    """Only the last rank observes a batch; in the next window no rank does."""
     recorder = rs.Recorder(correction=CAP)
     if rank == world - 1:
         observe(recorder, [0.5, 2.0])
@@ -214,7 +214,7 @@ def trackers(rank: int, world: int) -> Seen:
 
 
 def weights_differ_on_one(rank: int, world: int) -> Seen:
-    """On the last rank alone, the weights that were applied are not the rule's."""
+    """On the last rank only, the applied weights differ from the rule's."""
     recorder = rs.Recorder(correction=CAP)
     train = torch.tensor([[1.1, 2.0]]).log()
     weights = rs.correct(train, torch.zeros(1, 2), torch.ones(1, 2), correction=CAP)
@@ -294,7 +294,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def everywhere(ranks: list[Seen], scenario: str, name: str) -> Seen:
-    """Returns a record after checking that all ranks have the same, apart from the state of delivery on rank 0."""
+    """Returns a record after checking that all ranks have the same, except for delivery health on rank 0."""
     records = [rank[scenario][name] for rank in ranks]
     assert all({**record, "health": {}} == {**records[0], "health": {}} for record in records if record)
     assert records[0] is not None
@@ -412,7 +412,7 @@ def test_a_rank_that_never_observed_hangs_nothing(ranks: list[Seen]) -> None:
 
 
 def test_texts_are_on_the_first_rank_only(ranks: list[Seen]) -> None:
-    """Rank 0 has the texts of all ranks' worst tokens; apart from these and health, all records are equal."""
+    """Rank 0 has the texts of all ranks' worst tokens; except for these and health, all records are equal."""
     world = len(ranks)
     records = [rank["decoded"]["record"] for rank in ranks]
     assert records[0].pop("texts") == [["", f"rank {rank}", ""] for rank in reversed(range(world))]
@@ -452,8 +452,8 @@ def test_c49_only_the_worlds_first_rank_touches_a_tracker(ranks: list[Seen]) -> 
     assert seen_by[1:] == [{"opened": False, "closed": False, "rows": []}] * (len(ranks) - 1)
 
 
-def test_weights_that_differ_on_one_rank_are_known_to_all(ranks: list[Seen]) -> None:
-    """Foreign weights on one rank withhold the corrected statistics on every rank, with one event."""
+def test_differing_weights_on_one_rank_affect_all(ranks: list[Seen]) -> None:
+    """Differing weights on one rank withhold the corrected metrics on every rank, with one event."""
     record = everywhere(ranks, "weights_differ_on_one", "record")
     (event,) = record["events"]
     assert event.startswith("2 of the trainer's weights are not what the rule gives")

@@ -226,8 +226,9 @@ def test_correct_checks_and_corrects_a_batch_once(rule: rs.Rule, monkeypatch: py
     """One call of the recorder's correction step makes one observation and applies the rule to it once."""
     calls = []
     for owner, name in ((rs.Observation, "of"), (type(rule), "correct")):
+        call = getattr(owner, name)
 
-        def counted(*given: Any, _call: Any = getattr(owner, name), _name: str = name, **named: Any) -> Any:
+        def counted(*given: Any, _call: Any = call, _name: str = name, **named: Any) -> Any:
             calls.append(_name)
             return _call(*given, **named)
 
@@ -420,7 +421,7 @@ def test_where_names_each_open_tracker() -> None:
 
 @pytest.mark.parametrize("method", ["open", "write", "close"])
 @pytest.mark.parametrize("background", [False, True], ids=["inline", "background"])
-def test_a_broken_tracker_costs_nothing(method: str, background: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_tracker_is_isolated(method: str, background: bool, caplog: pytest.LogCaptureFixture) -> None:
     """A failing tracker causes one warning, is counted each time, and harms neither the run nor the other tracker.
 
     In the background a failed write is tried again, here once more at the end.
@@ -440,7 +441,7 @@ def test_a_broken_tracker_costs_nothing(method: str, background: bool, caplog: p
     ]
 
 
-def test_interrupts_pass() -> None:
+def test_interrupts_are_not_swallowed() -> None:
     """An interrupt inside a tracker is not swallowed."""
 
     class Interrupted(rs.MemoryTracker):

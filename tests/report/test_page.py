@@ -247,12 +247,12 @@ def test_different_bins_have_their_own_axes() -> None:
     coarse.history = History()
     for step in range(1, 11):
         coarse.history.add(TOKENS, step, normal_bins(step, exponent=-4))
-    told = [panel.note for panel in figures.panels([make_timeline(10), coarse]) if panel.group == "heat-token"]
-    assert len(told) == 2
-    assert all("axis is its own" in note for note in told)
+    notes = [panel.note for panel in figures.panels([make_timeline(10), coarse]) if panel.group == "heat-token"]
+    assert len(notes) == 2
+    assert all("axis is its own" in note for note in notes)
 
 
-def test_sequence_mode_draws_its_own_level() -> None:
+def test_sequence_mode_draws_sequence_bounds() -> None:
     """A sequence rule draws its bounds in the figures of sequence ratios only."""
     panels = {panel.key: panel.figure.data for panel in figures.panels([make_timeline(10, level="sequence")])}
     with_bounds = {key for key, data in panels.items() if any((t.text or ("", ""))[-1][:5] == "upper" for t in data)}
@@ -287,7 +287,7 @@ def test_page_is_fast() -> None:
     assert time.process_time() - started < 3
 
 
-def test_odd_config_is_no_error() -> None:
+def test_any_config_gives_a_page() -> None:
     """Any value in a config gives a page, because a config may come from any program."""
     rules: list[Any] = [None, "x", [], {}, {"enabled": False}, {"level": 7, "upper": "none", "lower": float("nan")}]
     for rule in rules:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS, TOKENS = 8, 32
-APART = "ratioscope/log_ratio/abs_mean"
+MISMATCH = "ratioscope/log_ratio/abs_mean"
 
 
 def record(folder: Path, noises: list[float], **settings: Any) -> tuple[Timeline, list[NDArray[np.float64]]]:
@@ -46,7 +46,7 @@ def record(folder: Path, noises: list[float], **settings: Any) -> tuple[Timeline
     return read(folder), log_ratios
 
 
-def made(values: list[float], name: str = "run", key: str = APART) -> Timeline:
+def made(values: list[float], name: str = "run", key: str = MISMATCH) -> Timeline:
     """Makes a run with one statistic."""
     timeline = Timeline(name=name)
     for step, value in enumerate(values, start=1):
@@ -78,7 +78,7 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
     ratios = [np.exp(each) for each in log_ratios]
     outside = [((each < 0.9).mean(), (each > 1.2).mean()) for each in ratios]
     modified = [low + high for low, high in outside]
-    apart = [float(np.abs(each).mean()) for each in log_ratios]
+    mismatch = [float(np.abs(each).mean()) for each in log_ratios]
     weights = [np.clip(each, 0.9, 1.2) for each in ratios]
     ess = [float(each.sum() ** 2 / (each.size * (each**2).sum())) for each in weights]
 
@@ -86,13 +86,13 @@ def test_numbers_are_those_of_numpy(tmp_path: Path) -> None:
     assert f"changes {100 * modified[-1]:.3g} % of tokens at step 120" in text
     assert f": {100 * outside[-1][0]:.3g} % below 0.9 and {100 * outside[-1][1]:.3g} % above 1.2" in text
     assert f"at worst {100 * max(modified):.3g} %, at step 20" in text
-    assert f"mean |log-ratio| of tokens is {apart[-1]:.4g} nats at step 120" in text
+    assert f"mean |log-ratio| of tokens is {mismatch[-1]:.4g} nats at step 120" in text
     assert f"leaves {100 * ess[-1]:.4g} % of the effective sample size" in text
     assert f"at worst {100 * min(ess):.4g} %, at step 20" in text
 
     figures = {figure.key: figure for figure in key_figures(timeline)}
-    found = figures[APART]
-    expected = (apart[-1], min(apart), float(np.median(apart)), max(apart))
+    found = figures[MISMATCH]
+    expected = (mismatch[-1], min(mismatch), float(np.median(mismatch)), max(mismatch))
     assert (found.latest, found.lowest, found.median, found.highest) == pytest.approx(expected, rel=1e-6)
     p99 = [float(np.exp(np.quantile(each, 0.99))) for each in log_ratios]
     assert np.log(figures["ratioscope/raw/p99"].highest or 0) == pytest.approx(np.log(max(p99)), rel=0.016)
@@ -134,7 +134,7 @@ def test_growth_is_robust_and_needs_ten_windows(values: list[float], message: st
     assert [message in text for text in found] == [True] if message else found == []
 
 
-def test_run_without_windows_says_so(tmp_path: Path) -> None:
+def test_run_without_windows_gets_a_warning(tmp_path: Path) -> None:
     """A run without a window gets a warning."""
     timeline, _ = record(tmp_path / "run", [])
     assert [line.level for line in verdict(timeline)] == ["warning"]
@@ -251,7 +251,7 @@ def test_configs_differ_by_dotted_key() -> None:
     assert found == {"correction.upper": ("2.0", "3.0"), "user": ("not set", "{}"), "user.a": ("null", "not set")}
 
 
-def test_differences_stand_side_by_side() -> None:
+def test_differences_have_one_value_per_run() -> None:
     """Key figures have one value per run, and None for a missing one."""
     found = {each.label: each.values for each in differences([made([0.1, 0.3]), made([], "b")])}
     assert found["Mean |log-ratio|, nats, latest"] == (0.3, None)

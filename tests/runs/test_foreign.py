@@ -1,4 +1,4 @@
-"""Logs that ratioscope did not write: what is read of them, what is concluded, and what is said to be unknown."""
+"""Third-party logs: which metrics are read, which findings follow, and which data is reported as unknown."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ ARGUMENTS = {
 """What matters of the arguments of TRL's GRPOConfig."""
 
 
-def trl_logs(apart: float, ratio: float = 0.999) -> dict[str, float]:
-    """What TRL logs of a window."""
-    gap = {f"{GAP}/mean": apart, f"{GAP}/max": 20 * apart}
+def trl_logs(mismatch: float, ratio: float = 0.999) -> dict[str, float]:
+    """Returns TRL's log entries of a window with the given mean absolute log-ratio."""
+    gap = {f"{GAP}/mean": mismatch, f"{GAP}/max": 20 * mismatch}
     return {"loss": 0.1, **gap, f"{RATIO}/min": 0.4, f"{RATIO}/mean": ratio, f"{RATIO}/max": 2.0}
 
 
 def write_state(folder: Path, values: Any = JUMP) -> Path:
-    """A trainer_state.json as transformers writes it, with an evaluation in between."""
+    """Writes a trainer_state.json like transformers, with an evaluation in between."""
     from transformers import TrainerState
 
     log = [{"epoch": k / 10, "step": k, **trl_logs(value)} for k, value in enumerate(values, 1)]
@@ -74,7 +74,7 @@ def write_state(folder: Path, values: Any = JUMP) -> Path:
 
 
 def jump_is_found(address: str | Path) -> None:
-    """The jump is named, dated and not sure, with what cannot be told apart; nothing unknown is called clean."""
+    """Checks that the jump is named and dated without certainty, and that no unknown cause is called clean."""
     found = diagnose(read_run(address))
     (finding,) = [each for each in found.findings if each.level == "error"]
     assert (finding.name, finding.confidence, finding.steps) == ("wrong_weights", "medium", (3, 4))
@@ -86,8 +86,8 @@ def jump_is_found(address: str | Path) -> None:
     assert "after the cut" in read_from[f"{RATIO}/mean"]["differs"]
 
 
-def test_a_trainer_state_is_read_wherever_it_lies(tmp_path: Path) -> None:
-    """The file, its checkpoint and the output directory are one run; TRL's numbers stand in for ours and say so."""
+def test_a_trainer_state_is_read_from_any_path(tmp_path: Path) -> None:
+    """File, checkpoint and output directory give one run; TRL's metrics stand in for ours and are labelled."""
     state = write_state(tmp_path / "out" / "checkpoint-4")
     for address in (state, state.parent, tmp_path / "out"):
         timeline = read(address)
@@ -99,8 +99,8 @@ def test_a_trainer_state_is_read_wherever_it_lies(tmp_path: Path) -> None:
         jump_is_found(address)
 
 
-def test_the_report_of_such_a_log_is_honest(tmp_path: Path) -> None:
-    """Verdict, terminal and page name the jump, what stands in, and what is not known; nothing is drawn of nothing."""
+def test_the_report_of_a_third_party_log_names_its_limits(tmp_path: Path) -> None:
+    """Verdict, terminal and page name the jump, the substitutes and missing data; empty figures are left out."""
     from rich.console import Console
 
     write_state(tmp_path)
@@ -108,9 +108,9 @@ def test_the_report_of_such_a_log_is_honest(tmp_path: Path) -> None:
     lines = verdict(timeline)
     assert lines[0].level == "bad"
     assert lines[0].text.startswith("Most likely cause: wrong_weights")
-    told = " ".join(line.text for line in lines)
-    assert "the distribution of the raw ratios; the share of ratios that the correction changes" in told
-    assert "Not ratioscope's own log" in told
+    text = " ".join(line.text for line in lines)
+    assert "the distribution of the raw ratios; the share of ratios that the correction changes" in text
+    assert "Not ratioscope's own log" in text
     assert not [line for line in lines if "valid token" in line.text or line.level == "good"]
     page = report_html(timeline)
     assert 'class="card absent"' not in page
@@ -126,8 +126,8 @@ def test_the_report_of_such_a_log_is_honest(tmp_path: Path) -> None:
     assert "another trainer's numbers" in html.unescape(compared)
 
 
-def test_commands_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """report, compare, diagnose and check read it; a limit says what it was read from, an unknown one is not met."""
+def test_commands_accept_a_third_party_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """report, compare, diagnose and check read it; a limit names its source, an unmeasured one is not met."""
     write_state(tmp_path / "a")
     write_state(tmp_path / "b", [0.01] * 4)
     assert main(["report", str(tmp_path / "a"), "-o", str(tmp_path / "r.html")]) == 0
@@ -140,8 +140,8 @@ def test_commands_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["check", str(tmp_path / "b"), "--max", "modified/fraction=0.9"]) == 1
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    """A path without a run says what is accepted; a log without any of it says what is known."""
+def test_an_unreadable_path_is_reported(tmp_path: Path) -> None:
+    """A path without a run gives the accepted inputs; a log without known metrics gives the known names."""
     with pytest.raises(FileNotFoundError, match=r"where no run is; expected .* trainer_state.json .* TensorBoard"):
         read(tmp_path)
     for text, error in (("{", "no JSON"), ("[]", "no log_history")):
@@ -153,8 +153,8 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_equal_log_probabilities_and_empty_windows_are_not_told_apart(tmp_path: Path) -> None:
-    """TRL logs 0 for both; the finding says so."""
+def test_equal_log_probabilities_and_empty_windows_are_not_distinguished(tmp_path: Path) -> None:
+    """TRL logs 0 for both, and the finding says so."""
     write_state(tmp_path, [0.0] * 5)
     finding = diagnose(read_run(tmp_path)).findings[0]
     assert (finding.name, finding.confidence) == ("identical", "medium")
@@ -162,7 +162,7 @@ def test_equal_log_probabilities_and_empty_windows_are_not_told_apart(tmp_path: 
 
 
 def write_events(folder: Path, values: Any, *, first: int = 1) -> None:
-    """An event file as transformers' callback writes it."""
+    """Writes an event file like transformers' callback."""
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations.integration_utils import rewrite_logs
 
@@ -175,7 +175,7 @@ def write_events(folder: Path, values: Any, *, first: int = 1) -> None:
 
 @pytest.mark.trackers
 def test_event_files_are_read(tmp_path: Path) -> None:
-    """A folder, a folder above it and the address; a resumed training's second file replaces what it wrote again."""
+    """A folder, its parent and the address are read; a resumed training's second file supersedes repeated steps."""
     pytest.importorskip("tensorboard")
     folder = tmp_path / "out" / "runs" / "one"
     write_events(folder, [0.010, 0.018, 0.5, 0.5, 0.5])
@@ -198,7 +198,7 @@ def test_event_files_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_our_own_event_files_equal_the_journal(tmp_path: Path) -> None:
-    """Scalars and config of a run of ours come back, histograms do not, and nothing is called foreign."""
+    """Scalars and config of our own run come back without histograms, and nothing counts as third-party."""
     rollout = -torch.rand(4, 16) - 0.1
     rule = rs.Correction("token", "truncate", upper=1.2)
     with rs.Recorder(report_to="tensorboard", correction=rule, output_dir=tmp_path) as recorder:
@@ -213,8 +213,8 @@ def test_our_own_event_files_equal_the_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.trackers
-def test_an_mlflow_run_of_trls_own_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names and parameters as transformers' callback writes them."""
+def test_an_mlflow_run_of_transformers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An MLflow run with the names and parameters of transformers' callback is read."""
     mlflow = pytest.importorskip("mlflow")
     store = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
@@ -236,7 +236,7 @@ def test_an_mlflow_run_of_trls_own_is_read(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A stand-in for W&B."""
+    """Replaces W&B's API by a stand-in."""
     pytest.importorskip("wandb")
     from tests.support.faults import wandb_online
 
@@ -245,8 +245,8 @@ def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.trackers
-def test_a_wandb_run_of_others_is_read(wandb_server: Any, tmp_path: Path) -> None:
-    """TRL's keys with train/ and its arguments; verl's keys by W&B's own step."""
+def test_third_party_wandb_runs_are_read(wandb_server: Any, tmp_path: Path) -> None:
+    """W&B runs are read: TRL's keys under train/ with its arguments, verl's keys by W&B's own step."""
     import wandb
     from transformers.integrations.integration_utils import rewrite_logs
 
@@ -302,7 +302,7 @@ for wrong in ("p/none", "none/none"):
 @pytest.mark.trackers
 @pytest.mark.slow
 def test_a_trackio_run_is_read(tmp_path: Path) -> None:
-    """TRL's and ours, from trackio's own database."""
+    """TRL's and our runs are read from trackio's database."""
     pytest.importorskip("trackio")
     command = [sys.executable, "-c", _TRACKIO, str(tmp_path / "out")]
     done = subprocess.run(
@@ -312,7 +312,7 @@ def test_a_trackio_run_is_read(tmp_path: Path) -> None:
 
 
 def test_arguments_make_a_config() -> None:
-    """As a mapping or as MLflow's text; generation_kwargs win; what is not TRL's makes none."""
+    """TRL's arguments, as a mapping or MLflow's text, give a config; generation_kwargs win; others give none."""
     texts = {name: str(value) for name, value in ARGUMENTS.items()}
     assert config_of(texts) == config_of(ARGUMENTS)
     rule = {"enabled": True, "mode": "token_truncate", "level": "token", "action": "truncate"}
@@ -323,7 +323,7 @@ def test_arguments_make_a_config() -> None:
 
 
 def test_truncation_needs_a_token_mode(tmp_path: Path) -> None:
-    """TRL's means and its arguments together name truncated sampling; in a sequence mode they say nothing of it."""
+    """TRL's means and arguments together name truncated sampling in a token mode, and not in a sequence mode."""
     timeline = Timeline()
     for step in range(8):
         logs = trl_logs(0.215, 0.81 + 0.004 * (-1) ** step)
@@ -369,8 +369,8 @@ THEIRS = {
 
 
 @pytest.mark.parametrize("key", THEIRS)
-def test_a_name_that_maps_is_the_same_number_on_one_full_batch(key: str) -> None:
-    """On one rank, one batch and no empty row every statistic that maps equals what its framework computes."""
+def test_mapped_metrics_equal_their_frameworks(key: str) -> None:
+    """On one rank and one batch without empty completions, each mapped metric equals its framework's value."""
     rollout, mask = torch.tensor(ROLLOUT), torch.tensor(MASK)
     rule = rs.Correction("token", "truncate", upper=2.0)
     ours = rs.summarize(rollout + torch.tensor(LOG_RATIO), rollout, mask, correction=rule).metrics()
@@ -380,7 +380,7 @@ def test_a_name_that_maps_is_the_same_number_on_one_full_batch(key: str) -> None
 
 
 def test_probability_differences_are_in_probability_space() -> None:
-    """Verl's rollout_probs_diff and Pearson, from an independent float64 computation."""
+    """Verl's rollout_probs_diff and Pearson equal an independent float64 computation."""
     keep = np.array(MASK, bool)
     q, p = np.exp(np.array(ROLLOUT)[keep]), np.exp((np.array(ROLLOUT) + np.array(LOG_RATIO))[keep])
     rollout = torch.tensor(ROLLOUT)
@@ -398,7 +398,7 @@ def test_probability_differences_are_in_probability_space() -> None:
 
 
 def test_the_table_is_sound() -> None:
-    """What maps is in the catalogue, what does not says why, no pattern hides a later one, and ours is nobody's."""
+    """Mapped names are in the catalogue, others have a reason, no pattern hides a later one or matches ours."""
     known = {metric.key for metric in CATALOGUE}
     for name in NAMES:
         assert not name.ours or name.ours in known, name
@@ -411,7 +411,7 @@ def test_the_table_is_sound() -> None:
 
 
 def test_two_meanings_of_one_name_map_to_neither() -> None:
-    """Verl's mismatch/rollout_is_mean is after the cut, XTuner's before: it is shown, and stands for nothing."""
+    """mismatch/rollout_is_mean, after the cut in verl and before it in XTuner, is displayed and maps to nothing."""
     timeline = Timeline()
     timeline.add(1, "train", 0.0, {"mismatch/rollout_is_mean": 1.4, "mismatch/mismatch_kl": 0.01}, {})
     adopt(timeline)
@@ -421,8 +421,8 @@ def test_two_meanings_of_one_name_map_to_neither() -> None:
     assert "No window" not in page
 
 
-def test_a_run_of_ours_stays_as_it_is() -> None:
-    """TRL's own numbers beside ours are not taken for them."""
+def test_our_own_run_is_unchanged() -> None:
+    """In a run of ratioscope, TRL's metrics replace none of ours."""
     timeline = Timeline()
     timeline.add(1, "train", 0.0, {"ratioscope/kl/k1": 0.1, f"{GAP}/mean": 0.2}, {})
     assert adopt(timeline).foreign == {}

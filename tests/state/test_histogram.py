@@ -62,7 +62,7 @@ def neighbours(value: float) -> list[float]:
 
 
 def test_layout() -> None:
-    """There are 32 buckets an octave over 30 octaves on each side, a zero bucket and two outer ones."""
+    """There are 32 buckets per octave over 30 octaves on each side, a zero bucket and two outer ones."""
     assert histogram.N_BUCKETS == 2 * PER_SIDE + 3
     assert histogram.ZERO == CENTRE
     assert len(histogram.BOUNDARIES) == histogram.N_BUCKETS - 1
@@ -80,7 +80,7 @@ def test_boundaries_are_exact() -> None:
 
 @pytest.mark.parametrize("boundary", [SMALLEST, 2.0**-7, 0.75, 1.0, 33 / 32, 63 / 32, LARGEST])
 def test_a_boundary_belongs_to_the_bucket_further_from_zero(boundary: float) -> None:
-    """A value on a boundary counts outwards and its neighbour towards zero inwards, with either sign."""
+    """A value on a boundary counts in the outer bucket, its neighbour towards zero in the inner one, for both signs."""
     inside = float(np.nextafter(np.float32(boundary), np.float32(0)))
     outer, inner = (histogram.bucket_index(torch.tensor([value, -value])).tolist() for value in (boundary, inside))
     assert outer == [inner[0] + 1, inner[1] - 1]
@@ -95,21 +95,21 @@ EDGES = [near for value in (SMALLEST, LARGEST, 1.0, 2.0**-19) for near in neighb
 @given(values=st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=30))
 @example(values=EXTREMES)
 @example(values=EDGES)
-def test_the_bucket_is_that_of_exact_arithmetic(values: list[float]) -> None:
-    """Any float32, subnormal, zero or infinite, lands in the bucket that exact arithmetic gives."""
+def test_the_bucket_equals_exact_arithmetic(values: list[float]) -> None:
+    """Any float32, subnormal, zero or infinite, falls into the bucket that exact arithmetic gives."""
     index = histogram.bucket_index(torch.tensor(values, dtype=torch.float32))
     assert index.tolist() == [bucket(value) for value in values]
 
 
 @given(value=st.floats(-(2.0**10), 2.0**10, width=32, exclude_min=True, exclude_max=True))
 def test_a_value_lies_between_its_buckets_boundaries(value: float) -> None:
-    """The bucket's own boundaries enclose the value."""
+    """A value lies between the boundaries of its bucket."""
     index = int(histogram.bucket_index(torch.tensor([value]))[0])
     assert histogram.BOUNDARIES[index - 1] <= value <= histogram.BOUNDARIES[index]
 
 
 def test_only_valid_values_are_counted() -> None:
-    """Positions that are not valid leave no trace, whatever they hold."""
+    """Values at invalid positions are not counted."""
     values = torch.tensor([[0.5, math.inf, -0.5], [0.5, 0.5, -1e30]])
     valid = torch.tensor([[True, False, True], [True, False, False]])
     (counts,) = histogram.count([(values.flatten(), valid.flatten())])
@@ -118,8 +118,8 @@ def test_only_valid_values_are_counted() -> None:
     assert torch.equal(counts, expected)
 
 
-def test_counts_are_integers_without_a_ceiling() -> None:
-    """A bucket goes on counting where a float32 counter stops, at 2**24."""
+def test_counts_exceed_float32_integers() -> None:
+    """A bucket counts beyond 2**24, where a float32 counter stops."""
     values = torch.zeros(2**24 + 1)
     (counts,) = histogram.count([(values, torch.ones(1, dtype=torch.bool).expand_as(values))])
     assert counts[histogram.ZERO] == 2**24 + 1
@@ -131,7 +131,7 @@ def test_counts_are_integers_without_a_ceiling() -> None:
 @example(values=[-3.0, 0.1, 0.2])
 @example(values=[2.0**-21, -(2.0**-21)])
 def test_quantiles_are_within_their_error(q: float, values: list[float]) -> None:
-    """A quantile is that of the values, each order statistic being known to 1/64 of itself plus 2**-20."""
+    """A quantile equals that of the values, each known to 1/64 of itself plus 2**-20."""
     got = histogram.quantile(counted(values), q, minimum=min(values), maximum=max(values))
     low, high = quantile_range(values, q)
     assert got is not None
@@ -139,8 +139,8 @@ def test_quantiles_are_within_their_error(q: float, values: list[float]) -> None
     assert min(values) <= got <= max(values)
 
 
-def test_quantiles_taken_together_are_those_taken_alone() -> None:
-    """Several quantiles of one histogram are, to the bit, what the definition gives; of nothing there are none."""
+def test_quantiles_together_equal_single_quantiles() -> None:
+    """Quantiles of one call are bit-equal to single ones; an empty histogram has none."""
     values = np.random.default_rng(3).normal(scale=0.05, size=997)
     counts, (minimum, maximum) = counted(values), (values.min(), values.max())
     qs = (0.0, 0.001, 0.25, 0.5, 0.999, 1.0)
@@ -166,21 +166,21 @@ def test_quantile_agrees_with_numpy_on_many_values() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, -0.3, 2.0**-30, 1e20, -1e20])
-def test_equal_values_have_that_value_as_every_quantile(value: float) -> None:
-    """Where all values are one, every quantile is exactly that value, also beyond the histogram's reach."""
+def test_equal_values_give_exact_quantiles(value: float) -> None:
+    """Every quantile of equal values is exactly that value, also beyond the histogram's range."""
     stored = float(np.float32(value))
     counts = counted([value] * 7)
     assert {histogram.quantile(counts, q, minimum=stored, maximum=stored) for q in (0.0, 0.4, 1.0)} == {stored}
 
 
-def test_nothing_has_no_quantile() -> None:
-    """An empty histogram has no quantile, rather than 0."""
+def test_an_empty_histogram_has_no_quantile() -> None:
+    """An empty histogram has no quantile, instead of 0."""
     nothing = np.zeros(histogram.N_BUCKETS, dtype=np.int64)
     assert histogram.quantile(nothing, 0.5, minimum=-math.inf, maximum=math.inf) is None
 
 
 def test_representatives_have_the_smallest_worst_error() -> None:
-    """The value that stands for a bucket is as far, relatively, from the one boundary as from the other."""
+    """The representative of a bucket has the same relative distance to both boundaries."""
     middle = histogram.representatives()[CENTRE + 1 : -1]
     low, high = histogram.BOUNDARIES[CENTRE:-1], histogram.BOUNDARIES[CENTRE + 1 :]
     np.testing.assert_allclose((middle - low) / low, (high - middle) / high, rtol=1e-12)
@@ -199,7 +199,7 @@ def binned(values: list[float], edges: NDArray[np.float64]) -> list[int]:
 
 @pytest.mark.parametrize("exponent", EXPONENTS)
 def test_even_bins_nest_exactly(exponent: int) -> None:
-    """At every width, regrouping the buckets gives the counts that the values themselves give, edges included."""
+    """At every width, regrouped buckets equal the counts of the values themselves, edges included."""
     width = 2.0**exponent
     rng = np.random.default_rng(exponent + 100)
     edges = (np.arange(64) - 31.5) * width
@@ -213,7 +213,7 @@ def test_even_bins_nest_exactly(exponent: int) -> None:
 
 @pytest.mark.parametrize("exponent", EXPONENTS)
 def test_even_bins_are_even_and_centred(exponent: int) -> None:
-    """There are 65 bins of one width, the middle one centred on 0, few enough for every tracker."""
+    """There are 65 bins of one width, centred on 0, few enough for every tracker."""
     bins = histogram.even_bins(np.zeros(histogram.N_BUCKETS, dtype=np.int64), exponent)
     assert len(bins.counts) == 65
     assert len(bins.edges) == 66
@@ -224,25 +224,25 @@ def test_even_bins_are_even_and_centred(exponent: int) -> None:
 
 @pytest.mark.parametrize("exponent", [EXPONENTS.start - 1, EXPONENTS.stop])
 def test_widths_that_do_not_nest_are_refused(exponent: int) -> None:
-    """A width whose edges are no bucket boundaries raises."""
+    """A width whose edges are not bucket boundaries raises."""
     with pytest.raises(ValueError, match="where bins nest"):
         histogram.even_bins(np.zeros(histogram.N_BUCKETS, dtype=np.int64), exponent)
 
 
 @given(values=VALUES, exponent=st.sampled_from(EXPONENTS))
 def test_even_bins_sum_to_all_values(values: list[float], exponent: int) -> None:
-    """Whatever lies beyond the bins is in the outer two, so that the counts sum to the number of values."""
+    """Values beyond the bins are in the outer two, so that counts sum to the number of values."""
     assert histogram.even_bins(counted(values), exponent).total == len(values)
 
 
-def test_even_bins_of_nothing() -> None:
-    """No values give bins full of zeros."""
+def test_even_bins_of_no_values() -> None:
+    """No values give bins of zeros."""
     bins = histogram.even_bins(np.zeros(histogram.N_BUCKETS, dtype=np.int64), -6)
     assert bins.counts.tolist() == [0] * 65
 
 
 def test_even_bins_of_equal_values() -> None:
-    """Equal values land in the one bin that holds them."""
+    """Equal values fall into the one bin that contains them."""
     bins = histogram.even_bins(counted([0.25] * 5), -3)  # bins of 1/8: 0.25 is the middle of the second after 0's
     expected = [0] * 65
     expected[34] = 5
@@ -250,7 +250,7 @@ def test_even_bins_of_equal_values() -> None:
 
 
 def test_even_bins_of_one_bucket_on_each_side() -> None:
-    """One value at each end, one at zero and one far beyond are told apart."""
+    """Values at both ends, at zero and far beyond fall into different bins."""
     bins = histogram.even_bins(counted([-1.0, 0.0, 1.0, 900.0, -900.0]), 0)
     expected = [0] * 65
     for place in (0, 31, 32, 33, 64):
@@ -266,8 +266,8 @@ def test_bins_as_json() -> None:
 
 
 @given(values=VALUES)
-def test_the_chosen_width_shows_the_values(values: list[float]) -> None:
-    """The width for a run shows the bulk of its first values, with room for as much again where widths allow it."""
+def test_the_chosen_width_covers_the_values(values: list[float]) -> None:
+    """The width covers the bulk of a run's first values, with a margin of the same size where widths allow it."""
     values = [value for value in values if abs(value) < 400]
     counts = counted(values)
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
@@ -283,13 +283,13 @@ def test_the_chosen_width_shows_the_values(values: list[float]) -> None:
 
 @pytest.mark.parametrize(("value", "exponent"), [(0.0, -6), (1.0, -3), (1e9, 5), (1e-7, -19)])
 def test_widths_of_literal_values(value: float, exponent: int) -> None:
-    """The width is 2**-6 for identical engines, else the smallest that shows the values twice over and nests."""
+    """The width is 2**-6 for identical engines, else the smallest nesting one that covers twice the values."""
     assert histogram.view_exponent(counted([value] * 9), minimum=value, maximum=value) == exponent
 
 
 @given(counts=hnp.arrays(np.int64, 40, elements=st.integers(0, 2**53)), start=st.integers(0, histogram.N_BUCKETS - 40))
 def test_sparse_counts_survive_json(counts: NDArray[np.int64], start: int) -> None:
-    """Counts written sparsely as JSON and read back are the same, and only non-empty buckets are written."""
+    """Sparse counts are equal after a round trip through JSON, which holds non-empty buckets only."""
     dense = np.zeros(histogram.N_BUCKETS, dtype=np.int64)
     dense[start : start + 40] = counts
     sparse = json.loads(json.dumps(histogram.to_sparse(dense)))
@@ -300,7 +300,7 @@ def test_sparse_counts_survive_json(counts: NDArray[np.int64], start: int) -> No
 
 
 def test_sparse_counts_by_bucket_are_read() -> None:
-    """Counts as older journals have them, each under its bucket, are read as well."""
+    """Counts by bucket, as older journals store them, are read as well."""
     counts = np.zeros(histogram.N_BUCKETS, dtype=np.int64)
     histogram.add_sparse(counts, {})
     assert not counts.any()

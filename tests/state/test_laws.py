@@ -62,7 +62,7 @@ class Rows:
 
 
 def signed(low: float, high: float) -> st.SearchStrategy[float]:
-    """Floats of either sign whose size is spread evenly over the orders of magnitude."""
+    """Floats of either sign whose size is evenly distributed over orders of magnitude."""
     size = st.floats(math.log(low), math.log(high)).map(math.exp)
     return st.builds(lambda sign, value: sign * value, st.sampled_from([-1.0, 1.0]), size)
 
@@ -104,7 +104,7 @@ def summaries(draw: st.DrawFn, correction: rs.Correction | None = RULES[1]) -> r
 
 
 def scales(summary: rs.RatioSummary) -> torch.Tensor:
-    """For each sum, a sum of absolute values: what its rounding error is relative to."""
+    """Returns a sum of absolute values for each sum, as the scale of its rounding error."""
     sums = dict(zip(SUMS, summary.sums.tolist(), strict=True))
     n, scale = float(summary.count("token/n")), {name: abs(value) for name, value in sums.items()}
     for level in LEVELS:
@@ -126,7 +126,7 @@ def scales(summary: rs.RatioSummary) -> torch.Tensor:
 
 
 def assert_same_sums(one: rs.RatioSummary, other: rs.RatioSummary) -> None:
-    """Sums agree to 1e-12 of what was added up; infinite and undefined ones agree in kind."""
+    """Checks that sums agree to 1e-12 of their scale; infinite and undefined ones must agree in kind."""
     assert torch.equal(one.sums.isnan(), other.sums.isnan())
     known = ~one.sums.isnan()
     finite = known & one.sums.isfinite()
@@ -150,13 +150,13 @@ def assert_same_data(one: rs.RatioSummary, other: rs.RatioSummary) -> None:
 
 @given(one=summaries(), other=summaries())
 def test_merging_is_commutative(one: rs.RatioSummary, other: rs.RatioSummary) -> None:
-    """Which of two summaries is merged into which makes no difference, to the bit."""
+    """The order of two merged summaries does not change a bit."""
     assert one.merge(other) == other.merge(one)
 
 
 @given(parts=st.tuples(summaries(), summaries(), summaries()))
 def test_merging_is_associative(parts: tuple[rs.RatioSummary, rs.RatioSummary, rs.RatioSummary]) -> None:
-    """Which two of three summaries are merged first makes no difference."""
+    """The grouping of three merged summaries does not change the result."""
     a, b, c = parts
     one, other = a.merge(b).merge(c), a.merge(b.merge(c))
     assert_same_data(one, other)
@@ -164,8 +164,8 @@ def test_merging_is_associative(parts: tuple[rs.RatioSummary, rs.RatioSummary, r
 
 
 @given(parts=st.lists(summaries(), min_size=1, max_size=5))
-def test_merging_many_is_merging_one_after_another(parts: list[rs.RatioSummary]) -> None:
-    """All summaries at once give what merging them two by two gives."""
+def test_merging_many_equals_merging_pairs(parts: list[rs.RatioSummary]) -> None:
+    """Merging all summaries at once equals merging them pair by pair."""
     first, *others = parts
     one_by_one = first
     for other in others:
@@ -178,7 +178,7 @@ def test_merging_many_is_merging_one_after_another(parts: list[rs.RatioSummary])
 @pytest.mark.parametrize("correction", [None, RULES[1]])
 @given(summary=summaries())
 def test_empty_is_the_identity(correction: rs.Correction | None, summary: rs.RatioSummary) -> None:
-    """Merging with nothing, from either side, gives the summary itself, to the bit."""
+    """Merging with an empty summary, from either side, does not change a bit."""
     nothing = rs.RatioSummary.empty(correction)
     assert summary.merge(nothing) == summary
     assert nothing.merge(summary) == summary
@@ -187,8 +187,10 @@ def test_empty_is_the_identity(correction: rs.Correction | None, summary: rs.Rat
 @pytest.mark.parametrize("correction", RULES, ids=str)
 @settings(max_examples=30)
 @given(batch=batches(), data=st.data())
-def test_splitting_by_rows_changes_nothing(correction: rs.Correction | None, batch: Rows, data: st.DataObject) -> None:
-    """Rows dealt to micro-batches, windows or ranks in any way and merged in any order give the whole batch's data."""
+def test_splitting_by_completions_changes_nothing(
+    correction: rs.Correction | None, batch: Rows, data: st.DataObject
+) -> None:
+    """Completions split over micro-batches, windows or ranks and merged in any order give the whole batch's data."""
     rows = len(batch.mask)
     deal = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows), label="part of each row")
     order = data.draw(st.permutations(range(rows)), label="order of rows")
@@ -214,21 +216,21 @@ def assert_padding_changes_nothing(correction: rs.Correction | None, batch: Rows
 @settings(max_examples=30)
 @given(batch=batches(), padding=st.integers(0, 40), cut=st.integers(0, 5))
 def test_padding_changes_nothing(correction: rs.Correction | None, batch: Rows, padding: int, cut: int) -> None:
-    """Micro-batches trimmed and padded to widths of their own give the whole batch's data."""
+    """Micro-batches padded to different widths give the whole batch's data."""
     assert_padding_changes_nothing(correction, batch, padding, cut)
 
 
 @pytest.mark.parametrize("correction", [rule for rule in RULES if rule and rule.level == "sequence"], ids=str)
 @settings(max_examples=30)
 @given(batch=batches(grid=2.0**-10), padding=st.integers(0, 40), cut=st.integers(0, 5))
-def test_padding_changes_no_row(correction: rs.Correction, batch: Rows, padding: int, cut: int) -> None:
-    """The same of a rule for rows, where the trainer's float32 sum of a row, which its weight is of, is exact."""
+def test_padding_changes_no_sequence_rule(correction: rs.Correction, batch: Rows, padding: int, cut: int) -> None:
+    """Padding changes nothing under a sequence rule if the trainer's float32 sum of a completion is exact."""
     assert_padding_changes_nothing(correction, batch, padding, cut)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 7, 26])
-def test_a_row_that_cancels_is_summed_exactly(padding: int) -> None:
-    """A row of large log-ratios that cancel has the exact sum of what is left, whatever its width is."""
+def test_a_cancelling_completion_is_summed_exactly(padding: int) -> None:
+    """Large log-ratios that cancel leave the exact sum, whatever the width."""
     generator = torch.Generator().manual_seed(padding)
     large, small = 1000 * torch.randn(12, generator=generator), 1e-9 * torch.rand(12, generator=generator)
     d = torch.stack([large, small, -large], dim=1).reshape(1, -1)
@@ -240,8 +242,8 @@ def test_a_row_that_cancels_is_summed_exactly(padding: int) -> None:
 
 
 @given(batch=batches(log_ratios=HUGE | LOG_RATIOS), cut=st.integers(0, 5))
-def test_huge_values_split_as_well(batch: Rows, cut: int) -> None:
-    """Log-ratios of any finite size are split and merged without a trace, overflowing sums included."""
+def test_splitting_huge_values_changes_nothing(batch: Rows, cut: int) -> None:
+    """Finite log-ratios of any size are split and merged without a change, overflowing sums included."""
     correction = rs.Correction("token", "mask", upper=1.2)
     rows = list(range(len(batch.mask)))
     merged = rs.RatioSummary.empty(correction)
@@ -254,7 +256,7 @@ def test_huge_values_split_as_well(batch: Rows, cut: int) -> None:
 
 @given(summary=summaries())
 def test_unpacking_undoes_packing(summary: rs.RatioSummary) -> None:
-    """A packed summary has the one fixed size and unpacks to the same summary, to the bit."""
+    """A packed summary has the one fixed size and unpacks to a bit-equal summary."""
     packed = summary.pack()
     assert (packed.dtype, tuple(packed.shape)) == (torch.float64, (PACKED_SIZE,))
     assert rs.RatioSummary.unpack(packed, correction=summary.correction) == summary
@@ -264,7 +266,7 @@ def test_unpacking_undoes_packing(summary: rs.RatioSummary) -> None:
 @settings(max_examples=20)
 @given(batch=batches(log_ratios=LOG_RATIOS | HUGE), step=st.integers(0, 10**9))
 def test_records_survive_json(correction: rs.Correction | None, batch: Rows, step: int) -> None:
-    """A record written as strict JSON and read back is the same record, with the same statistics."""
+    """A record is equal after a round trip through strict JSON, with equal metrics."""
     summary = batch.summary(correction)
     record = rs.Record(
         step=step,
@@ -283,8 +285,8 @@ def test_records_survive_json(correction: rs.Correction | None, batch: Rows, ste
 
 
 @given(one=batches(), other=batches())
-def test_merged_metrics_are_those_of_one_batch(one: Rows, other: Rows) -> None:
-    """Statistics of a merge are those of the rows in one batch, whatever each of the two looked like alone."""
+def test_merged_metrics_equal_those_of_one_batch(one: Rows, other: Rows) -> None:
+    """Metrics of a merge equal those of one batch with all completions."""
     width = max(one.mask.shape[1], other.mask.shape[1])
     padded = [part.part(list(range(len(part.mask))), padding=width - part.mask.shape[1]) for part in (one, other)]
     names = ("train", "rollout", "mask", "token_ids", "advantages")

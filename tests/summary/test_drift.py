@@ -1,4 +1,4 @@
-"""How far the policy has moved, told apart from the engines' mismatch: figures, windows, layouts, no data."""
+"""Drift of the policy, separate from the engines' mismatch: metrics, windows, layouts, no data."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def policies(seed: int) -> tuple[torch.Tensor, ...]:
     return current, old, rollout, torch.rand(16, 40, generator=random) < 0.8
 
 
-def figures(record: rs.Record | None) -> dict[str, float]:
-    """What a record says of drift."""
+def drift_metrics(record: rs.Record | None) -> dict[str, float]:
+    """Returns a record's metrics of drift."""
     assert record is not None
     return {key: value for key, value in record.scalars.items() if key.startswith(AT)}
 
 
-def test_figures_are_those_of_numpy_over_batches() -> None:
-    """The drift of a window of three micro-batches equals numpy on their arrays, and the mismatch is left as it was."""
+def test_drift_equals_numpy_over_batches() -> None:
+    """The drift of three micro-batches equals numpy on their arrays, and the mismatch is unchanged."""
     recorder, alone, pairs = rs.Recorder(), rs.Recorder(), []
     for seed in range(3):
         current, old, rollout, mask = policies(seed)
@@ -42,7 +42,7 @@ def test_figures_are_those_of_numpy_over_batches() -> None:
         pairs.append((current.numpy(), old.numpy(), mask.numpy()))
     record, other = recorder.flush(step=1), alone.flush(step=1)
     expected = drift(*pairs, epsilon=CLIP)
-    found = figures(record)
+    found = drift_metrics(record)
     assert found.keys() == expected.keys()
     assert 0.05 < expected[f"{AT}outside"] < 0.5
     for key, value in expected.items():
@@ -53,24 +53,24 @@ def test_figures_are_those_of_numpy_over_batches() -> None:
     assert rs.Record.from_json(record.to_json()).summary == record.summary
 
 
-def test_the_fraction_outside_is_of_the_tokens_that_have_a_range() -> None:
-    """Bounds are inside; batches without a clip range count for every other figure and not for this one."""
+def test_the_fraction_outside_needs_a_clip_range() -> None:
+    """Bounds count as inside; batches without a clip range enter all other drift metrics only."""
     recorder = rs.Recorder()
     old = torch.zeros(1, 4)
     current = torch.tensor([[0.5, 1.0, 2.0, 2.25]]).log()
     recorder.observe(old, old, torch.ones(1, 4))
     recorder.observe_drift(current, old, torch.ones(1, 4), epsilon=(0.5, 1.0))
     recorder.observe_drift(torch.full((1, 4), math.log(4.0)), old, torch.ones(1, 4))
-    found = figures(recorder.flush(step=1))
+    found = drift_metrics(recorder.flush(step=1))
     assert found[f"{AT}outside"] == 0.25
     assert found[f"{AT}ratio_max"] == pytest.approx(4.0)
     recorder.observe(old, old, torch.ones(1, 4))
     recorder.observe_drift(current, old, torch.ones(1, 4))
-    assert f"{AT}outside" not in figures(recorder.flush(step=2))
+    assert f"{AT}outside" not in drift_metrics(recorder.flush(step=2))
 
 
 @pytest.mark.parametrize("layout", ["packed", "nested", "rows"])
-def test_every_layout_gives_the_same(layout: str) -> None:
+def test_every_layout_gives_the_same_drift(layout: str) -> None:
     """Packed, nested and ragged batches have the drift of the padded one."""
     current, old, _, _ = policies(1)
     lengths = [40, 7, 19]
@@ -88,7 +88,7 @@ def test_every_layout_gives_the_same(layout: str) -> None:
 
 
 def test_drift_of_steps_without_a_batch_goes_into_the_next_record() -> None:
-    """Steps that only use a generation again make no record; their drift is in the next one, and in no later one."""
+    """Steps that reuse a generation make no record; their drift enters the next record only."""
     recorder, pairs = rs.Recorder(), []
     current, old, rollout, mask = policies(2)
     for step in range(1, 5):
@@ -98,27 +98,27 @@ def test_drift_of_steps_without_a_batch_goes_into_the_next_record() -> None:
         if step < 4:
             assert recorder.flush(step=step) is None
     recorder.observe(old, rollout, mask)
-    assert figures(recorder.flush(step=4)) == pytest.approx(drift(*pairs, epsilon=CLIP), rel=1e-4)
+    assert drift_metrics(recorder.flush(step=4)) == pytest.approx(drift(*pairs, epsilon=CLIP), rel=1e-4)
     recorder.observe(old, rollout, mask)
-    assert figures(recorder.flush(step=5)) == {}
+    assert drift_metrics(recorder.flush(step=5)) == {}
 
 
-def test_a_policy_that_stands_still_has_no_drift() -> None:
-    """Equal log-probabilities give 0 and ratios of 1; a window in which none was observed has no figure."""
+def test_an_unchanged_policy_has_no_drift() -> None:
+    """Equal log-probabilities give a drift of 0 and ratios of 1; without observations there is no metric."""
     recorder = rs.Recorder()
     _, old, rollout, mask = policies(3)
     recorder.observe(old, rollout, mask)
     recorder.observe_drift(old, old, mask, epsilon=CLIP)
     still = {"mean": 0.0, "abs_mean": 0.0, "k3": 0.0, "ratio_min": 1.0, "ratio_max": 1.0, "outside": 0.0}
-    assert figures(recorder.flush(step=1)) == {f"{AT}{name}": value for name, value in still.items()}
+    assert drift_metrics(recorder.flush(step=1)) == {f"{AT}{name}": value for name, value in still.items()}
     recorder.observe(old, rollout, mask)
     recorder.observe_drift(old[:, :0], old[:, :0], mask[:, :0])
-    assert figures(recorder.flush(step=2)) == {}
+    assert drift_metrics(recorder.flush(step=2)) == {}
 
 
 @pytest.mark.parametrize("epsilon", [0.2, (0.2,), (-0.1, 0.2), (0.2, math.nan)])
 def test_a_wrong_range_is_counted_and_raised(epsilon: Any) -> None:
-    """What is no pair of numbers from 0 on raises, and the window still closes with one event."""
+    """A clip range that is not a pair of numbers from 0 on raises, and the window closes with one event."""
     recorder = rs.Recorder()
     current, old, rollout, mask = policies(4)
     recorder.observe(old, rollout, mask)

@@ -1,4 +1,4 @@
-"""Observing costs no host sync, no graph and no change; a flush two collectives of a fixed size and one copy."""
+"""Observing makes no host sync, no graph and no change; a flush makes two fixed-size collectives and one copy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tensors(summary: rs.RatioSummary) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_observing_never_waits_for_the_device(rule: rs.Correction | None) -> None:
-    """Observing, correcting and merging make no operation that waits for the device or copies off it."""
+    """Observing, correcting and merging perform no operation that waits for the device or copies from it."""
     with Counting() as watch:
         observe_everything(rule)
     assert watch.operations > 100
@@ -71,8 +71,8 @@ def test_observing_never_waits_for_the_device(rule: rs.Correction | None) -> Non
 
 
 @pytest.mark.parametrize("rule", RULES[1:], ids=str)
-def test_a_packed_batch_makes_no_wait_either(rule: rs.Correction) -> None:
-    """With a packing that was made beforehand, correcting and observing packed tensors wait for nothing."""
+def test_a_packed_batch_never_waits_for_the_device(rule: rs.Correction) -> None:
+    """With a prepared packing, correcting and observing packed tensors perform no wait."""
     packing = rs.Packing.of(cu_seqlens=[0, 5, 10, 15], max_length=5)
     train, rollout, mask = (tensor.flatten() for tensor in batch())
     recorder = rs.Recorder(correction=rule)
@@ -83,8 +83,8 @@ def test_a_packed_batch_makes_no_wait_either(rule: rs.Correction) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_observing_needs_no_data(rule: rs.Correction | None) -> None:
-    """Observing works on tensors that have no data at all, which any read of a value would fail on."""
+def test_observing_reads_no_value(rule: rs.Correction | None) -> None:
+    """Observing works on tensors without data, on which every read of a value fails."""
     for summary in observe_everything(rule, device="meta"):
         for state in tensors(summary):
             assert state.device.type == "meta"
@@ -104,8 +104,8 @@ def test_observing_needs_no_data(rule: rs.Correction | None) -> None:
     ],
     ids=["item", "float", "bool", "bool index", "nonzero", "masked_select", "to", "equal"],
 )
-def test_the_watch_sees_each_kind_of_wait(wait: Callable[[torch.Tensor], object]) -> None:
-    """The watch that the tests above trust notices every way to wait for a device."""
+def test_the_detector_finds_each_kind_of_wait(wait: Callable[[torch.Tensor], object]) -> None:
+    """The detector used by the tests above finds every way to wait for a device."""
     with Counting() as watch:
         wait(torch.ones(2, 2))
     assert sum(watch.waits.values()) >= 1
@@ -113,14 +113,14 @@ def test_the_watch_sees_each_kind_of_wait(wait: Callable[[torch.Tensor], object]
 
 @pytest.mark.parametrize("read", [torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.cpu, bool])
 def test_tensors_without_data_fail_every_read(read: Callable[[torch.Tensor], object]) -> None:
-    """Reading a tensor that has no data raises, as the test above takes for granted."""
+    """Reading a tensor without data raises, as the test above assumes."""
     with pytest.raises((RuntimeError, NotImplementedError)):
         read(torch.ones((), device="meta"))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_no_graph_is_kept(rule: rs.Correction | None) -> None:
-    """Inputs that require a gradient leave no graph in any summary, and get no gradient."""
+    """Inputs that require a gradient leave no graph in a summary and get no gradient."""
     for summary in observe_everything(rule, requires_grad=True):
         for state in tensors(summary):
             assert not state.requires_grad
@@ -136,7 +136,7 @@ def test_no_graph_is_kept(rule: rs.Correction | None) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_no_input_is_changed(rule: rs.Correction | None) -> None:
-    """Every tensor that was passed in has the same bits and the same version afterwards."""
+    """Every input tensor keeps its bits and its version."""
     train, rollout, mask = batch()
     weights = torch.full((3, 5), 0.5)
     tensors = (train, rollout, mask, torch.tensor([1.0, -1.0, torch.nan]), torch.arange(15).reshape(3, 5), weights)
@@ -153,8 +153,8 @@ def test_no_input_is_changed(rule: rs.Correction | None) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_the_packed_size_depends_on_nothing(rule: rs.Correction | None) -> None:
-    """A packed summary has one size, whatever was observed and whatever the rule is."""
+def test_the_packed_size_is_fixed(rule: rs.Correction | None) -> None:
+    """A packed summary has one size for any observations and any rule."""
     shapes = [(0, 4), (2, 0), (1, 1), (3, 50)]
     summaries = [rs.RatioSummary.empty(rule), rs.RatioSummary.empty(rule).failed()]
     summaries += [rs.summarize(torch.zeros(s), torch.zeros(s), torch.ones(s), correction=rule) for s in shapes]
@@ -163,7 +163,7 @@ def test_the_packed_size_depends_on_nothing(rule: rs.Correction | None) -> None:
 
 
 class FakeGroup:
-    """Stands in for a process group of several ranks that all hold nothing but this one.
+    """Stands in for a process group in which only this rank has data.
 
     Attributes:
         sizes: number of elements of each collective, in order.
@@ -199,7 +199,7 @@ class FakeGroup:
 def test_a_flush_makes_two_collectives_of_fixed_size(
     rule: rs.Correction | None, observed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush makes two collectives whose sizes depend neither on the data nor on the rule, nor on a failure.
+    """A flush makes two collectives whose sizes are independent of data, rule and failures.
 
     The first gathers maxima and the tables of what is largest, which neither a maximum nor a sum can merge.
     """
@@ -220,7 +220,7 @@ def test_a_flush_makes_two_collectives_of_fixed_size(
 
 
 def test_one_rank_makes_no_collective(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a group of one rank nothing is exchanged."""
+    """A group of one rank exchanges nothing."""
     group = FakeGroup(monkeypatch, ranks=1)
     recorder = rs.Recorder()
     recorder.observe(*batch())
@@ -229,7 +229,7 @@ def test_one_rank_makes_no_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_flush_copies_to_the_host_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flush asks for the state on the host once, whole, and computes every statistic from that copy."""
+    """A flush copies the whole state to the host once and computes every metric from that copy."""
     copied: list[int] = []
     to_host = torch.Tensor.cpu
 

@@ -1,4 +1,4 @@
-"""The noise floor of a loop of one's own: figures, merging, no data, and what the diagnosis says of it."""
+"""Noise floor of a custom training loop: metrics, merging, no data, and its diagnosis."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tests.support.reference import noise_floor
 FLOOR = "ratioscope/noise_floor/"
 
 
-def scored(seed: int, *, apart: float = 0.02, noise: float = 0.001) -> tuple[torch.Tensor, ...]:
+def scored(seed: int, *, mismatch: float = 0.02, noise: float = 0.001) -> tuple[torch.Tensor, ...]:
     """Second and first scoring by the trainer, the engine's, and a mask; ``(16, 40)`` each."""
     random = torch.Generator().manual_seed(seed)
     once = -torch.rand(16, 40, generator=random) - 1.0
-    again, rollout = (once + size * torch.randn(16, 40, generator=random) for size in (noise, apart))
+    again, rollout = (once + size * torch.randn(16, 40, generator=random) for size in (noise, mismatch))
     return again, once, rollout, torch.rand(16, 40, generator=random) < 0.8
 
 
-def test_figures_are_those_of_numpy_over_batches() -> None:
-    """Floor and multiple of a window of three batches, two of which were scored twice, equal numpy on the arrays."""
-    recorder, pairs, apart = rs.Recorder(), [], []
+def test_noise_equals_numpy_over_batches() -> None:
+    """Floor and multiple of three batches, two of them scored twice, equal numpy on the arrays."""
+    recorder, pairs, mismatch = rs.Recorder(), [], []
     for seed in range(3):
         again, once, rollout, mask = scored(seed)
         recorder.observe(once, rollout, mask)
-        apart.append((once - rollout)[mask].abs().double().numpy())
+        mismatch.append((once - rollout)[mask].abs().double().numpy())
         if seed != 1:
             recorder.observe_noise(again, once, mask)
             pairs.append((again.numpy(), once.numpy(), mask.numpy()))
     record = recorder.flush(step=1)
     assert record is not None
     assert record.scalars["ratioscope/counts/generations"] == 3.0
-    expected = noise_floor(*pairs, abs_d=np.concatenate(apart))
+    expected = noise_floor(*pairs, abs_d=np.concatenate(mismatch))
     assert {key for key in record.scalars if key.startswith(FLOOR)} == expected.keys()
     for key, value in expected.items():
         assert record.scalars[key] == pytest.approx(value, rel=1e-4), key
@@ -43,7 +43,7 @@ def test_figures_are_those_of_numpy_over_batches() -> None:
 
 
 def test_without_noise_there_is_no_multiple() -> None:
-    """A trainer that is equal to itself has a floor of 0 and no multiple; without a measurement there is neither."""
+    """A deterministic trainer has a floor of 0 and no multiple; without a measurement both are absent."""
     recorder = rs.Recorder()
     _, once, rollout, mask = scored(1)
     recorder.observe(once, rollout, mask)
@@ -59,7 +59,7 @@ def test_without_noise_there_is_no_multiple() -> None:
 
 
 def test_a_wrong_shape_is_counted_and_raised() -> None:
-    """A second scoring of another shape raises, and the window still closes with one event."""
+    """A second scoring of another shape raises, and the window closes with one event."""
     recorder = rs.Recorder()
     again, once, rollout, mask = scored(2)
     recorder.observe(once, rollout, mask)
@@ -70,11 +70,11 @@ def test_a_wrong_shape_is_counted_and_raised() -> None:
     assert len(record.events) == 1
 
 
-def noise_finding(*, apart: float, noise: float) -> Finding:
-    """What the diagnosis says of spread."""
+def noise_finding(*, mismatch: float, noise: float) -> Finding:
+    """Returns the diagnosis's finding on noise for a run with the given mismatch and noise."""
     recorder, records = rs.Recorder(), []
     for step in range(1, 5):
-        again, once, rollout, mask = scored(step, apart=apart, noise=noise)
+        again, once, rollout, mask = scored(step, mismatch=mismatch, noise=noise)
         recorder.observe(once, rollout, mask)
         recorder.observe_noise(again, once, mask)
         records.append(recorder.flush(step=step))
@@ -83,9 +83,9 @@ def noise_finding(*, apart: float, noise: float) -> Finding:
     return finding
 
 
-def test_the_diagnosis_reads_noise_against_the_floor() -> None:
-    """Mismatch at the floor is information that no engine could be nearer; forty times the floor is the engine's."""
-    near, far, still = (noise_finding(apart=0.012, noise=noise) for noise in (0.01, 0.0003, 0.0))
+def test_the_diagnosis_compares_mismatch_with_the_floor() -> None:
+    """Mismatch at the floor is info; forty times the floor is attributed to the engine."""
+    near, far, still = (noise_finding(mismatch=0.012, noise=noise) for noise in (0.01, 0.0003, 0.0))
     assert {finding.level for finding in (near, far, still)} == {"info"}
     assert "1.2 times the noise floor" in near.evidence
     assert near.evidence.endswith("no engine could be nearer")

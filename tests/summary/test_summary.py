@@ -1,4 +1,4 @@
-"""RatioSummary: what it takes, what it keeps, and what it says."""
+"""RatioSummary: accepted inputs, stored data and metrics."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ CAP = rs.Correction("token", "truncate", upper=1.2)
 
 
 def summary_of(rows: list[list[float]], correction: rs.Correction | None = None, **options: Any) -> rs.RatioSummary:
-    """Summary of tokens with these log-ratios, all masked in."""
+    """Makes the summary of tokens with the given log-ratios, all masked in."""
     train = torch.tensor(rows)
     return rs.summarize(train, torch.zeros_like(train), torch.ones_like(train), correction=correction, **options)
 
 
 def histogram_of(summary: rs.RatioSummary, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """One of a summary's histograms."""
+    """Returns a summary's histogram by name."""
     return summary.histograms[HISTOGRAMS.index(name)].numpy()
 
 
 def test_empty_has_counts_of_zero_and_nothing_else() -> None:
-    """A summary of nothing says 0 for every count, and nothing else."""
+    """An empty summary has 0 for every count and no other metric."""
     metrics = rs.RatioSummary.empty(CAP).metrics()
     assert {key.split("/")[1] for key in metrics} == {"counts"}
     assert set(metrics.values()) == {0.0}
 
 
 def test_metrics_are_finite_python_floats() -> None:
-    """Every statistic is a finite Python float, also where the batch has overflows, NaN and infinities."""
+    """Every metric is a finite Python float, also for batches with overflows, NaN and infinities."""
     summary = summary_of([[0.1, 800.0, NAN], [-INF, -3e38, 2.0]], CAP, advantages=[1.0, -1.0])
     assert {type(value) for value in summary.metrics().values()} == {float}
     assert all(math.isfinite(value) for value in summary.metrics().values())
 
 
-def test_details_hold_each_other() -> None:
-    """The headline is part of the standard detail, and the standard one of the full."""
+def test_details_are_nested() -> None:
+    """The headline is part of the standard detail, which is part of the full detail."""
     summary = summary_of([[0.1, -0.2], [0.3, 0.0]], CAP, advantages=[1.0, -1.0])
     headline, standard, full = (summary.metrics(detail=detail) for detail in ("headline", "standard", "full"))
     assert headline.items() < standard.items() < full.items()
     assert summary.metrics() == full
 
 
-def test_an_unknown_detail_is_refused() -> None:
-    """A detail that does not exist raises a ValueError that lists those that do."""
+def test_an_unknown_detail_raises() -> None:
+    """An unknown detail raises a ValueError that lists the valid ones."""
     with pytest.raises(ValueError, match="got detail='all'; expected one of 'headline', 'standard', 'full'"):
         rs.RatioSummary.empty().metrics(detail="all")
 
@@ -64,7 +64,7 @@ def test_an_unknown_detail_is_refused() -> None:
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("action", ["truncate", "mask"])
 def test_the_headline_follows_the_level_of_the_rule(level: Any, action: Any) -> None:
-    """The headline's raw ratio is of tokens under a token rule and of rows under a sequence rule."""
+    """The headline's raw ratio is of tokens under a token rule and of sequences under a sequence rule."""
     metrics = summary_of([[0.1, 0.2], [-0.3, 0.0]], rs.Correction(level, action, upper=1.2)).metrics()
     for name in ("min", "mean", "max"):
         assert metrics[RAW + name] == metrics[f"{OWN}{level}/raw/{name}"]
@@ -78,29 +78,29 @@ def test_the_headline_follows_the_level_of_the_rule(level: Any, action: Any) -> 
     assert metrics[f"{OWN}modified/truncated"] * metrics[f"{OWN}modified/masked"] == 0
 
 
-def test_without_a_rule_nothing_is_said_of_weights() -> None:
-    """Where nothing is corrected, there is no corrected and no modified statistic, and no 0 in their place."""
+def test_without_a_rule_there_are_no_weight_metrics() -> None:
+    """Without a rule, corrected and modified metrics are absent instead of 0."""
     metrics = summary_of([[0.1, 0.5]]).metrics()
     assert not [key for key in metrics if "corrected" in key or "modified" in key]
     assert metrics[f"{RAW}max"] == pytest.approx(math.exp(0.5))
 
 
-def test_a_rule_may_be_known_later() -> None:
-    """Merging with a summary that has no rule keeps the other's."""
+def test_merging_takes_over_the_rule() -> None:
+    """Merging with a summary without a rule keeps the other's rule."""
     merged = rs.RatioSummary.empty().merge(summary_of([[0.5]], CAP))
     assert merged.correction == CAP
     assert merged.metrics()[FRACTION] == 1.0
 
 
 def test_different_rules_cannot_be_pooled() -> None:
-    """Summaries of different rules refuse to merge and say what to do."""
+    """Merging summaries of different rules raises an error with a remedy."""
     other = rs.Correction("token", "truncate", upper=2.0)
     with pytest.raises(ValueError, match=r"different corrections.*Flush before the rule changes"):
         summary_of([[0.5]], CAP).merge(summary_of([[0.5]], other))
 
 
-def test_advantages_split_what_was_modified() -> None:
-    """The modified fraction is split by the sign of the row's advantage; rows with none are in neither part."""
+def test_the_modified_fraction_is_split_by_advantage() -> None:
+    """The modified fraction is split by the advantage's sign; an advantage of 0 enters neither part."""
     rows = [[0.5, 0.5], [0.5, 0.0], [0.0, 0.0]]
     metrics = summary_of(rows, CAP, advantages=torch.tensor([2.0, -1.0, 0.0])).metrics()
     assert metrics[f"{OWN}modified/positive_advantage"] == 1.0
@@ -112,22 +112,22 @@ def test_advantages_split_what_was_modified() -> None:
     assert not [key for key in without if "advantage" in key or "gradient" in key]
 
 
-def test_advantages_of_one_sign_have_one_part() -> None:
-    """Where no row has a negative advantage, its part is absent rather than 0."""
+def test_an_absent_advantage_sign_has_no_metric() -> None:
+    """Without a negative advantage, its part of the modified fraction is absent instead of 0."""
     metrics = summary_of([[0.5], [0.0]], CAP, advantages=[1.0, 0.5]).metrics()
     assert metrics[f"{OWN}modified/positive_advantage"] == 0.5
     assert f"{OWN}modified/negative_advantage" not in metrics
 
 
 @pytest.mark.parametrize(("row", "over"), [([1.0, -1.0], 0.0), ([1.0, -1.0000001], 1.0), ([-3.0, 0.5], 1.0)])
-def test_rows_over_one_nat(row: list[float], over: float) -> None:
-    """A row whose mean absolute log-ratio is exactly 1 nat is not over it."""
+def test_completions_over_one_nat(row: list[float], over: float) -> None:
+    """A completion whose mean absolute log-ratio is exactly 1 nat does not count as above it."""
     metrics = summary_of([row]).metrics()
     assert metrics[f"{OWN}row/over_1nat"] == over
     assert metrics[f"{OWN}row/abs_mean_max"] == pytest.approx(np.abs(row).mean(), rel=1e-6)
 
 
-def test_where_every_weight_is_masked_no_sample_size_is_left() -> None:
+def test_all_masked_has_no_corrected_sample_size() -> None:
     """If the rule masks everything, the corrected mean is 0 and the corrected effective sample size is absent."""
     metrics = summary_of([[0.5, 0.9]], rs.Correction("token", "mask", upper=1.2)).metrics()
     assert metrics[f"{OWN}corrected/mean"] == metrics[f"{OWN}corrected/max"] == 0.0
@@ -143,7 +143,7 @@ def test_where_every_weight_is_masked_no_sample_size_is_left() -> None:
         (rs.Correction("sequence", "truncate", upper=1.2), [math.log(1.2)]),
     ],
 )
-def test_the_corrected_histogram_is_of_what_is_left(correction: rs.Correction, values: list[float]) -> None:
+def test_the_corrected_histogram_has_the_weights(correction: rs.Correction, values: list[float]) -> None:
     """Masked ratios leave the corrected histogram and truncated ones move to their bound, at the rule's level."""
     expected = torch.tensor(values)
     counts = histogram.count([(expected, torch.ones_like(expected, dtype=torch.bool))])[0].numpy()
@@ -152,7 +152,7 @@ def test_the_corrected_histogram_is_of_what_is_left(correction: rs.Correction, v
 
 
 def test_histograms_hold_every_valid_value() -> None:
-    """The token histogram sums to the valid tokens and the row histograms to the live rows."""
+    """The token histogram sums to the valid tokens, and sequence histograms to the non-empty completions."""
     train = torch.tensor([[0.1, NAN, 0.3], [2e3, -2e3, 1.0], [0.0, 0.0, 0.0]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
     summary = rs.summarize(train, torch.zeros(3, 3), mask, correction=CAP)
@@ -162,8 +162,8 @@ def test_histograms_hold_every_valid_value() -> None:
         assert histogram_of(summary, name).sum() == summary.count("sequence/n") == 2
 
 
-def test_lists_are_tensors_with_gaps() -> None:
-    """Lists with None and missing tails count missing tokens, and else give what tensors give."""
+def test_lists_equal_tensors_with_gaps() -> None:
+    """Lists with None and missing tails count missing tokens, and otherwise equal the corresponding tensors."""
     train = [[-1.0, -2.0, -0.5], [-1.0, -0.1]]
     rollout = [[-1.1, None, -0.4], [-1.2, -0.2]]
     mask = torch.tensor([[1, 1, 1], [1, 1, 1]])
@@ -180,8 +180,8 @@ def test_lists_are_tensors_with_gaps() -> None:
     assert torch.equal(from_lists.histograms, expected.histograms)
 
 
-def test_a_missing_tail_beyond_the_mask_is_no_token() -> None:
-    """A short list is missing no token where the mask is 0."""
+def test_a_missing_tail_beyond_the_mask_is_not_counted() -> None:
+    """Missing entries of a short list count only at masked-in positions."""
     summary = rs.summarize([[-1.0, -1.0], [-1.0]], [[-1.0, -1.0], [-1.0]], [[1, 1], [1, 0]])
     assert summary.count("missing") == 0
     assert summary.count("token/n") == 3
@@ -205,7 +205,7 @@ def test_a_missing_tail_beyond_the_mask_is_no_token() -> None:
     ],
 )
 def test_each_bad_token_is_counted_once(train: float, rollout: float, kind: str | None) -> None:
-    """A token that cannot be used is counted under exactly one reason and leaves no other trace."""
+    """An unusable token is counted under exactly one reason and enters nothing else."""
     summary = rs.summarize([[train, -1.0]], [[rollout, -1.5]], torch.ones(1, 2), correction=CAP)
     kinds = {name: summary.count(name) for name in ("nan", "inf", "positive_logp", "missing")}
     assert kinds == {name: int(name == kind) for name in kinds}
@@ -217,8 +217,8 @@ def test_each_bad_token_is_counted_once(train: float, rollout: float, kind: str 
         assert torch.equal(summary.histograms, alone.histograms)
 
 
-def test_what_is_masked_out_is_not_looked_at() -> None:
-    """Whatever stands at masked-out positions, the summary is the same to the bit."""
+def test_masked_out_values_are_ignored() -> None:
+    """Values at masked-out positions do not change a bit of the summary."""
     mask = torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0]])
     clean = torch.where(mask.bool(), torch.tensor([[-1.0, 0, -2.0, 0, 0], [0] * 5]), 0.0)
     garbage = torch.where(mask.bool(), clean, torch.tensor([NAN, INF, 7.0, -INF, 1e38]))
@@ -229,14 +229,14 @@ def test_what_is_masked_out_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.bfloat16])
 def test_masks_of_any_dtype(dtype: torch.dtype) -> None:
-    """A mask may be bool or 0 and 1 of any dtype."""
+    """A mask may be bool, or 0 and 1 of any dtype."""
     train, mask = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[1, 0, 1]])
     expected = rs.summarize(train, torch.zeros(1, 3), mask)
     assert rs.summarize(train, torch.zeros(1, 3), mask.to(dtype)) == expected
 
 
-def test_strided_tensors_are_as_good() -> None:
-    """Transposed and sliced tensors give what contiguous ones give."""
+def test_strided_tensors_are_accepted() -> None:
+    """Transposed and sliced tensors give the same summary as contiguous ones."""
     wide = torch.linspace(-0.4, 0.4, 24).reshape(6, 4).T[:, ::2]
     mask = torch.ones_like(wide).expand(4, 3)
     strided = rs.summarize(wide, torch.zeros(1, 1).expand(4, 3), mask, correction=CAP)
@@ -246,13 +246,13 @@ def test_strided_tensors_are_as_good() -> None:
 
 
 def test_unpack_refuses_another_size() -> None:
-    """A vector that pack did not make is refused with both sizes."""
+    """Unpacking a vector of another size raises an error with both sizes."""
     with pytest.raises(ValueError, match=rf"shape \(3,\); expected \({PACKED_SIZE},\)"):
         rs.RatioSummary.unpack(torch.zeros(3))
 
 
 def test_equality_is_of_rule_and_state() -> None:
-    """Summaries are equal if rule and state are, and are no keys of a dict."""
+    """Summaries are equal if rule and state are equal, and are not hashable."""
     one = summary_of([[0.5]], CAP)
     assert one == summary_of([[0.5]], CAP)
     assert one != summary_of([[0.5]], rs.Correction("token", "truncate", upper=1.3))
@@ -263,23 +263,23 @@ def test_equality_is_of_rule_and_state() -> None:
 
 
 def test_merging_changes_neither_part() -> None:
-    """A merge leaves both of its parts as they were."""
+    """A merge leaves both inputs unchanged."""
     one, other = summary_of([[0.5]], CAP), summary_of([[3.0, -1.0]], CAP)
     before = [rs.RatioSummary.unpack(part.pack(), correction=CAP) for part in (one, other)]
     one.merge(other)
     assert [one, other] == before
 
 
-def test_a_failure_is_one_more_error() -> None:
-    """A failed observation adds one to the errors and touches nothing else."""
+def test_a_failure_adds_one_error() -> None:
+    """A failed observation adds one to the errors and changes nothing else."""
     one = summary_of([[0.5]], CAP)
     assert (one.count("errors"), one.failed().failed().count("errors")) == (0, 2)
     assert one.failed().metrics() == one.metrics()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1)])
-def test_weights_that_are_not_the_rules_are_noticed(shape: tuple[int, int]) -> None:
-    """Weights of another value or shape withhold what is said of weights, and nothing that is said of raw ratios."""
+def test_differing_weights_withhold_weight_metrics(shape: tuple[int, int]) -> None:
+    """Weights of another value or shape withhold the weight metrics and no raw metric."""
     observation = rs.Observation.of(torch.full((2, 3), 0.5), torch.zeros(2, 3), torch.ones(2, 3))
     trusted = rs.RatioSummary.observe(observation, correction=CAP, applied=torch.full((2, 3), 1.2))
     foreign = rs.RatioSummary.observe(observation, correction=CAP, applied=torch.full(shape, 1.2))
@@ -293,8 +293,8 @@ def test_weights_that_are_not_the_rules_are_noticed(shape: tuple[int, int]) -> N
     assert foreign.metrics()[f"{RAW}mean"] == trusted.metrics()[f"{RAW}mean"]
 
 
-def test_one_wrong_weight_is_noticed_where_it_counts() -> None:
-    """A weight that is off by one bit is noticed at a valid token, and not looked at where the mask is 0."""
+def test_one_wrong_weight_counts_at_valid_tokens_only() -> None:
+    """A weight that is off by one bit is detected at a valid token and ignored at a masked-out one."""
     train, mask = torch.tensor([[0.1, 0.5]]), torch.tensor([[1, 0]])
     observation = rs.Observation.of(train, torch.zeros(1, 2), mask)
     weights = rs.correct(train, torch.zeros(1, 2), mask, correction=CAP)
@@ -306,7 +306,7 @@ def test_one_wrong_weight_is_noticed_where_it_counts() -> None:
         assert summary.count("disagreements") == disagreements
 
 
-def test_to_the_device_it_is_on_is_itself() -> None:
+def test_moving_to_the_same_device_copies_nothing() -> None:
     """Moving a summary to its own device copies nothing."""
     summary = summary_of([[0.5]])
     assert summary.to("cpu") is summary

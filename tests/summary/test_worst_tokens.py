@@ -1,4 +1,4 @@
-"""Worst tokens and rows: the exact largest of a window, whatever way it was batched, and what is said of them."""
+"""Worst tokens and completions: exactly the largest of a window for any batching, and their details."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def random_rows(seed: int, rows: int, width: int, *, step: float | None = None) -> Arrays:
-    """Ragged rows with holes; log-ratios on a grid, so that most of them tie, if a step is given."""
+    """Makes ragged completions with holes; with ``step``, log-ratios lie on a grid, so that most of them tie."""
     rng = np.random.default_rng(seed)
     rollout = -rng.integers(1, 5, (rows, width)).astype(np.float32)
     d = rng.normal(0.0, 1.0, (rows, width))
@@ -40,7 +40,7 @@ def random_rows(seed: int, rows: int, width: int, *, step: float | None = None) 
 
 
 def record_of(arrays: Arrays) -> rs.Record:
-    """A record of one batch."""
+    """Makes the record of one batch."""
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     options = {name: tensors.get(name) for name in ("token_ids", "advantages")}
     summary = rs.summarize(tensors["train"], tensors["rollout"], tensors["mask"], correction=CAP, **options)
@@ -48,12 +48,12 @@ def record_of(arrays: Arrays) -> rs.Record:
 
 
 def record_with(summary: rs.RatioSummary) -> rs.Record:
-    """A record of a summary."""
+    """Makes a record of a summary."""
     return rs.Record(step=1, split="train", time=0.0, scalars=summary.metrics(), summary=summary.to_host())
 
 
 def expected_token(arrays: Arrays, i: int, t: int) -> dict[str, Any]:
-    """What should be said of one token, read off the arrays; all but the fingerprint."""
+    """Computes the expected details of a token from the arrays, without its fingerprint."""
     mask, ids = arrays["mask"][i], arrays["token_ids"][i]
     d = (arrays["train"][i] - arrays["rollout"][i]).astype(np.float64)
     before, after = [], []
@@ -80,15 +80,15 @@ def expected_token(arrays: Arrays, i: int, t: int) -> dict[str, Any]:
     }
 
 
-def said(worst: WorstToken | WorstRow) -> dict[str, Any]:
-    """What is said of a token or row, but for the fingerprint, which is a hash, and the text, which is unknown."""
+def details(worst: WorstToken | WorstRow) -> dict[str, Any]:
+    """Returns the details of a token or completion without its fingerprint (a hash) and text (unknown here)."""
     assert {value for name, value in vars(worst).items() if name.endswith("text")} <= {None}
     return {name: value for name, value in vars(worst).items() if name != "row" and not name.endswith("text")}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_worst_tokens_are_the_largest(seed: int) -> None:
-    """The worst tokens are those of a plain sort by absolute log-ratio, with all that is said of each."""
+    """The worst tokens equal a plain sort by absolute log-ratio, with all details of each."""
     arrays = random_rows(seed, 20, 30)
     size = np.where(arrays["mask"], np.abs(arrays["train"] - arrays["rollout"]), -1.0)
     order = np.argsort(-size, axis=None, kind="stable")[:32]
@@ -96,11 +96,11 @@ def test_worst_tokens_are_the_largest(seed: int) -> None:
     got = record_of(arrays).worst_tokens
     assert len(got) == 32
     for one, want in zip(got, wanted, strict=True):
-        assert said(one) == {**want, "row_log_ratio": pytest.approx(want["row_log_ratio"], rel=1e-6)}
+        assert details(one) == {**want, "row_log_ratio": pytest.approx(want["row_log_ratio"], rel=1e-6)}
 
 
-def test_worst_rows_are_the_largest() -> None:
-    """The worst rows are those of a plain sort by mean absolute log-ratio, told by the fingerprint of their tokens."""
+def test_worst_completions_are_the_largest() -> None:
+    """The worst completions equal a plain sort by mean absolute log-ratio, identified by fingerprint."""
     arrays = random_rows(7, 30, 12)
     d, mask = arrays["train"].astype(np.float64) - arrays["rollout"], arrays["mask"]
     means = np.array([np.abs(row[kept]).mean() if kept.any() else -1.0 for row, kept in zip(d, mask, strict=True)])
@@ -119,7 +119,7 @@ def test_worst_rows_are_the_largest() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_ties_are_chosen_by_content_alone(seed: int) -> None:
-    """With hundreds of tied tokens, rows dealt to parts in any way and order give the same tables, to the bit."""
+    """With hundreds of ties, any distribution of completions over parts gives bit-equal tables."""
     arrays = random_rows(seed, 60, 12, step=1.0)
     whole = record_of(arrays).summary.top
     size = np.abs(arrays["train"] - arrays["rollout"])[arrays["mask"]]
@@ -133,7 +133,7 @@ def test_ties_are_chosen_by_content_alone(seed: int) -> None:
 
 
 def test_ties_are_spread() -> None:
-    """Where thousands of tokens tie, those chosen are of many rows, positions and ids, not the first of them."""
+    """The tokens chosen among thousands of ties cover many completions, positions and ids."""
     shape = (64, 200)
     rng = np.random.default_rng(0)
     rollout = -rng.random(shape).astype(np.float32)
@@ -152,8 +152,8 @@ def test_ties_are_spread() -> None:
     assert max(positions) > 140
 
 
-def test_padding_is_no_content() -> None:
-    """Padding on either side, with any values and ids, changes no table; nor does what lies in a hole of the mask."""
+def test_padding_does_not_change_tables() -> None:
+    """Padding on either side and values at masked-out positions change no table."""
     arrays = random_rows(3, 10, 15)
     plain = record_of(arrays).summary.top
     padded = {
@@ -167,8 +167,8 @@ def test_padding_is_no_content() -> None:
     assert np.array_equal(other.rows, plain.rows, equal_nan=True)
 
 
-def test_what_is_unknown_is_none() -> None:
-    """Without advantages and ids these are None and empty; a window of less has fewer entries, and of nothing none."""
+def test_unknown_details_are_none() -> None:
+    """Unknown advantages and ids are None and empty; a smaller window has fewer entries, an empty one none."""
     record = record_with(rs.summarize([[0.5, -1.5, NAN]], [[0.0, 0.0, 0.0]], [[1, 1, 1]], correction=CAP))
     assert [one.log_ratio for one in record.worst_tokens] == [-1.5, 0.5]
     assert {(one.advantage, one.token_id, one.before, one.after) for one in record.worst_tokens} == {
@@ -181,7 +181,7 @@ def test_what_is_unknown_is_none() -> None:
 
 
 def test_worst_survive_json() -> None:
-    """Worst tokens and rows are the same after a record went through JSON, which stays small."""
+    """Worst tokens and completions are equal after a round trip of the record through JSON, which stays small."""
     record = record_of(random_rows(1, 20, 30))
     text = json.dumps(record.to_json()["state"]["top"], allow_nan=False)
     again = rs.Record.from_json(json.loads(json.dumps(record.to_json(), allow_nan=False)))
@@ -190,8 +190,8 @@ def test_worst_survive_json() -> None:
     assert len(text) < 12_000
 
 
-def test_columns_come_and_go() -> None:
-    """Tables written with other columns are read by name: what is new is ignored and what is missing is unknown."""
+def test_tables_are_read_by_column_name() -> None:
+    """Unknown columns of a stored table are ignored, and missing ones are unknown."""
     data = record_of(random_rows(1, 20, 30)).to_json()
     table = data["state"]["top"]["tokens"]
     gone = table["columns"].index("token_id")
@@ -202,7 +202,7 @@ def test_columns_come_and_go() -> None:
 
 
 def test_older_journals_are_read() -> None:
-    """A record from before there were places, lengths and tables has all that it had, and nothing of these."""
+    """A record from before positions, lengths and tables keeps its data and has none of these."""
     record = record_of(random_rows(1, 30, 30))
     data = json.loads(json.dumps(record.to_json()))
     state = data["state"]
@@ -221,8 +221,8 @@ def test_older_journals_are_read() -> None:
     assert "ratioscope/sequence/pareto_k" not in old.summary.merge(record.summary).metrics()
 
 
-def test_rows_that_differ_in_an_invalid_token_are_told_apart() -> None:
-    """A row whose first token has no log-probability has another fingerprint than one that is equal but for it."""
+def test_an_invalid_token_changes_the_fingerprint() -> None:
+    """A completion whose first token lacks a log-probability has another fingerprint than with it."""
     rollout = torch.zeros(2, 3)
     rollout[0, 0] = torch.nan
     summary = rs.summarize(torch.zeros(2, 3), rollout, torch.ones(2, 3), token_ids=torch.zeros(2, 3, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""A run with a biased setting and an engine that fills in zeros, told to every tracker.
+"""A run with a biased setting and an engine that fills in zeros, reported to every tracker.
 
 python tests/support/alert_scenarios.py own|users FOLDER
 """

@@ -28,14 +28,14 @@ from tests.support.fake_engine import make_trainer
 STEPS = 4
 
 
-class Says(TrainerCallback):
-    """Tells which steps are logged, and does something after the fourth."""
+class PrintsSteps(TrainerCallback):
+    """Prints each step that was logged, and calls a function after the fourth."""
 
     def __init__(self, then: Any = None) -> None:
         self.then = then
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """By now the log of the step before has returned."""
+        """Prints the step before, whose log has returned by now."""
         if state.global_step:
             print(state.global_step, flush=True)
         if state.global_step == STEPS and self.then is not None:
@@ -43,15 +43,15 @@ class Says(TrainerCallback):
 
 
 def train(folder: Path, trackers: list[str], then: Any = None, **settings: Any) -> None:
-    """A training of ten steps that is relayed."""
+    """A relayed training of ten steps."""
     trainer = make_trainer(folder / "out", max_steps=10, **settings)
     trainer.add_callback(RatioscopeCallback(trainer, report_to=trackers, relay=True))
-    trainer.add_callback(Says(then))
+    trainer.add_callback(PrintsSteps(then))
     trainer.train()
 
 
 def waits_for_a_signal(folder: Path, trackers: list[str]) -> None:
-    """A training that stands still after four steps until it gets a signal."""
+    """A training that waits after four steps for a signal."""
     train(folder, trackers, lambda: time.sleep(60))
 
 

@@ -103,7 +103,7 @@ class OneByOne(Tracker):
 
 
 class Together(OneByOne):
-    """A background tracker that sends what waited in one call."""
+    """A background tracker that sends all waiting rows in one call."""
 
     def write_many(self, rows: Sequence[rs.Row]) -> None:
         """Sends rows, all of them or none."""
@@ -114,7 +114,7 @@ class Together(OneByOne):
 
 
 class Buffering(OneByOne):
-    """A background tracker that keeps rows until its end, chooses its run's id itself, and can count what it has."""
+    """A background tracker that keeps rows until its end, chooses its run's id, and can count its rows."""
 
     buffers = True
     counts_rows = True
@@ -131,7 +131,7 @@ class Buffering(OneByOne):
         return super().open(run)
 
     def connect(self) -> dict[str, str]:
-        """Opens the run, and says how much it has."""
+        """Opens the run, and returns its number of rows."""
         assert self.identity is not None
         self.server.call()
         self._id = self.identity["run_id"]
@@ -143,7 +143,7 @@ class Buffering(OneByOne):
         self._kept.append(row)
 
     def close(self) -> None:
-        """Sends what was kept, if the server lets it."""
+        """Sends the kept rows, if the server accepts them."""
         super().close()
         self.server.call()
         for row in self._kept:
@@ -151,7 +151,7 @@ class Buffering(OneByOne):
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *trackers: Any) -> None:
-    """Makes exactly these trackers known by name; asking for one gives the object itself."""
+    """Registers exactly these trackers by name; a name gives the object itself."""
     known = {tracker.name: tracker for tracker in trackers}
 
     def loaded(tracker: Any) -> Any:

@@ -30,7 +30,7 @@ SUMMARY = "wandb-summary.json"
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
+    """Returns a port of 127.0.0.1 without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -243,7 +243,7 @@ class WandbServer:
 
 @contextmanager
 def wandb_online(patch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    """A stand-in that the real client of this process takes for W&B; no run may be live before."""
+    """Starts a stand-in that the real client of this process takes for W&B; no run may be live before."""
     import wandb
 
     server = WandbServer()

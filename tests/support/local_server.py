@@ -21,7 +21,7 @@ DROPPED = ("TRACKIO_", "GRADIO_", "MLFLOW_", "WANDB_", "TENSORBOARD_")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Nobody's settings of trackers, and nothing that looks for a network."""
+    """Removes tracker settings from the environment, and everything that would use the network."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(DROPPED)}
     return {
         **kept,
@@ -37,7 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def served(module: str, *arguments: str | Path, port: int, folder: Path, **more: str) -> Iterator[str]:
-    """A server of its own, until the end of the block; its address."""
+    """Runs a server until the end of the block, and yields its address."""
     address = f"http://127.0.0.1:{port}"
     with (folder / f"{module}.log").open("w+") as log:
         process = subprocess.Popen(
@@ -59,7 +59,7 @@ def served(module: str, *arguments: str | Path, port: int, folder: Path, **more:
 
 
 def answers(address: str) -> bool:
-    """Returns whether a server answers."""
+    """Checks that a server answers."""
     try:
         with urllib.request.urlopen(address, timeout=5):
             return True
@@ -68,7 +68,7 @@ def answers(address: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses."""
+    """Returns an unused port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -357,7 +357,7 @@ REFUSED_ROWS: dict[str, str] = {
     "SkyRL std 1.26851, min 0.0": "padding counts as 0 in them",
     "SkyRL clip 0.0 after outliers": "an earlier stage hides it there; here it is 0.125, whatever came before",
     "prime-rl .428019, .266201, .194444": "a mean over samples depends on how tokens are dealt to them",
-    "prime-rl masked .642028, unmasked .375785": "k3 of what a rule takes and leaves is not told apart",
+    "prime-rl masked .642028, unmasked .375785": "k3 of what a rule takes and leaves is not reported separately",
     "NeMo js .100058": "one of its two terms is no divergence on the rollout's samples",
     "AReaL behave_approx_kl": "of kept tokens alone, by the rule's own choice of them; kl/k1 is of all",
     "XTuner std .48526, ESS .852292, catastrophic token .125": "of clamped values; a veto is counted by rows here",

@@ -1,4 +1,4 @@
-"""Reads back what a tracker really received: W&B's log, MLflow's client, TensorBoard's events, trackio's database."""
+"""Reads back received data: W&B's log, MLflow's client, TensorBoard's events, trackio's database."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Independent reference: every statistic of the catalogue from raw arrays, in plain numpy float64.
 
-It follows the written definitions, imports nothing of the package, and computes each value directly: no shifted sums, no
-histograms, no merging.
+The reference follows the written definitions, imports nothing of the package, and computes each value directly:
+no shifted sums, no histograms, no merging.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def _alignment(kept: _Kept, out: Answer) -> None:
 
 
 def _lengths(lengths: NDArray[np.int64], modified: list[Flags], out: Answer) -> None:
-    """Puts rows whose lengths share a bucket (an eighth of their power of two) into the quarter of their middle row."""
+    """Splits completions into quarters by length; lengths of one bucket share the quarter of its middle completion."""
     steps = [max(2 ** math.floor(math.log2(n)) / 8, 1) for n in lengths]
     classes = np.array([n // step * step for n, step in zip(lengths, steps, strict=True)])
     quarters: dict[int, list[Flags]] = {}

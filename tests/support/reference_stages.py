@@ -46,7 +46,7 @@ class PlainRule:
 
 @dataclass
 class Token:
-    """A valid token: log-ratio, both log-probabilities, its segment and row, and what becomes of it."""
+    """A valid token: log-ratio, both log-probabilities, segment, completion, and the outcome of the stages."""
 
     l: float  # noqa: E741
     train: float
@@ -253,7 +253,7 @@ def account(rule: PlainRule, *batches: Batch) -> dict[str, float]:
 
 
 def weights_of(rule: PlainRule, batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Weight of each valid token of a batch, in order, and whether the loss divides by it."""
+    """Returns the weight of each valid token in order, and whether the loss divides by it."""
     rows = tokens_of(batch)
     for row in rows:
         weigh(rule, row)

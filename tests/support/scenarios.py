@@ -34,7 +34,7 @@ TOKEN = rs.Correction("token", "truncate", upper=2.0)
 
 
 def healthy(rng: np.random.Generator) -> Spec:
-    """Run whose engines differ by noise alone, of any size up to 0.1 nats."""
+    """Run whose engines differ by noise of any size up to 0.1 nats and nothing else."""
     noise = float(10.0 ** rng.uniform(-4.0, -1.0))
     length = int(2.0 ** rng.uniform(3.0, 9.0))
     rows = int(rng.choice([n for n in (4, 8, 16, 32) if n * length <= 2048 or n == 4]))

@@ -1,8 +1,8 @@
-"""Flushes for a long time, reporting to MLflow and W&B; prints what it measured as JSON.
+"""Flushes for a long time, reporting to MLflow and W&B; prints its measurements as JSON.
 
     python tests/support/soak.py FOLDER FLUSHES
 
-At half time it prints a line and waits for one, so that somebody may let both servers die.
+At half time it prints a line and waits for one, so that the caller can end both servers.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def make_row(
     correction: Correction | None = TOKEN_TRUNCATE,
     histograms: Mapping[str, Bins] | None = None,
 ) -> Row:
-    """One window whose time depends on the step alone."""
+    """Makes one window whose time depends only on the step."""
     prefix = "" if split == "train" else f"{split}/"
     given = {FRACTION: step / 100, "ratioscope/token/log_ratio/std": 0.05} if scalars is None else scalars
     if histograms is None:

@@ -78,7 +78,7 @@ def broken(folder: Path) -> None:
 
 
 def rows(folder: Path) -> None:
-    """Rows whose content the test knows, one of them with numbers that are none."""
+    """Rows with known content, one of them with non-finite values."""
     tracker = TrackioTracker()
     assert tracker.open(RunContext(config=CONFIG, run_name="rows"))
     print(tracker.connect())
@@ -135,7 +135,7 @@ def killed(folder: Path) -> None:
 
 
 def pair(folder: Path) -> None:
-    """Two runs that differ in how far the engines are apart, in trackio and TensorBoard."""
+    """Two runs with different mismatch, in trackio and TensorBoard."""
     torch.manual_seed(5)
     rule = rs.Correction("token", "truncate", upper=1.1)
     for name, spread in (("bf16 & <b>near</b>", 0.05), ("fp8-far", 0.08)):

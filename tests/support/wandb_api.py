@@ -17,7 +17,7 @@ def operation(query: str) -> str:
 
 
 def answer(operation: str, variables: dict[str, Any], run: Any, bucket: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The data of one GraphQL operation; None if it is none of these.
+    """Returns the data of one GraphQL operation; None for an unknown one.
 
     Args:
         operation: its name.

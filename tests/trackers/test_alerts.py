@@ -1,4 +1,4 @@
-"""Findings that real trackers received while a run went on."""
+"""Findings that real trackers receive during a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def only_mlflow_run(uri: str) -> str:
 
 
 def test_tags_are_legal_and_bounded() -> None:
-    """Both tags are short enough for every MLflow, and a finding that went says so."""
+    """Both tags are short enough for every MLflow, and a resolved finding is marked as such."""
     event = rs.Event("zero_filled", "gone", "error", "high", "m", "e" * 9000, "r", 12, 0.0, 1, 0)
     tags = finding_tags(event)
     assert tags["ratioscope.findings"] == "0 errors, 1 warning"
@@ -53,18 +53,20 @@ def test_tags_are_legal_and_bounded() -> None:
 
 
 @pytest.mark.trackers
-def test_every_tracker_is_told_once(tmp_path: Path) -> None:
-    """W&B and trackio have one alert for each finding, MLflow a tag, TensorBoard a text, with evidence and remedy."""
+def test_every_tracker_receives_a_finding_once(tmp_path: Path) -> None:
+    """W&B and trackio have one alert per finding, MLflow a tag, TensorBoard a text, with evidence and remedy."""
     play("own", tmp_path)
     alerts = read_wandb(tmp_path / "run").alerts
     assert [(title, level) for title, _, level in alerts] == list(zip(TITLES, ["WARN", "ERROR"], strict=True))
     assert "top_p=0.8" in alerts[0][1]
     assert "Leave missing log-probabilities missing" in alerts[1][1]
 
-    told = read_trackio_alerts(tmp_path / "trackio")
-    assert [(title, level) for title, _, level, _ in told] == list(zip(TITLES, ["warn", "error"], strict=True))
-    assert told[0][3] == 0
-    assert 3 <= told[1][3] <= alert_scenarios.WINDOWS
+    trackio_alerts = read_trackio_alerts(tmp_path / "trackio")
+    assert [(title, level) for title, _, level, _ in trackio_alerts] == list(
+        zip(TITLES, ["warn", "error"], strict=True)
+    )
+    assert trackio_alerts[0][3] == 0
+    assert 3 <= trackio_alerts[1][3] <= alert_scenarios.WINDOWS
 
     uri = f"sqlite:///{tmp_path}/run/mlflow.db"
     tags = read_mlflow(uri, only_mlflow_run(uri)).tags
@@ -79,7 +81,7 @@ def test_every_tracker_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.trackers
-def test_runs_of_the_user_are_told(tmp_path: Path) -> None:
+def test_runs_of_the_user_receive_alerts(tmp_path: Path) -> None:
     """Alerts reach the live runs that the user opened."""
     play("users", tmp_path)
     assert [title for title, _, _ in read_wandb(tmp_path / "wandb").alerts] == TITLES
@@ -87,7 +89,7 @@ def test_runs_of_the_user_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.trackers
-def test_sync_sets_tags_again_and_pings_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_sets_tags_and_sends_no_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run delivered later gets the tags of its findings and no alert, because it is over."""
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""The conformance kit: every built-in tracker passes it, and it finds what is wrong with a tracker."""
+"""The conformance kit: every built-in tracker passes it, and it detects faults of a tracker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Store:
-    """A tracker whose backend is a dict of the class, by folder; each subclass has a fault."""
+    """A correct tracker whose backend is a dict of the class, by folder; each subclass adds a fault."""
 
     name = "store"
     background = False
@@ -93,7 +93,7 @@ def faulty(change: Callable[[rs.Row], rs.Row | None]) -> type[Store]:
 
 
 class Doubling(Store):
-    """Keeps a row as often as it comes."""
+    """Stores every repetition of a row."""
 
     def write(self, row: rs.Row) -> None:
         """Appends the row twice."""
@@ -103,17 +103,17 @@ class Doubling(Store):
 
 
 class Moving(Store):
-    """Gives a row that it has a step of its own."""
+    """Gives a repeated row another step."""
 
     def write(self, row: rs.Row) -> None:
-        """Moves a row whose step is taken."""
+        """Moves a row if its step is taken."""
         assert self._place is not None
         taken = [each.step for each in self.runs[self._place]]
         self.runs[self._place].append(replace(row, step=max(taken) + 1) if row.step in taken else row)
 
 
 class Forgetful(Store):
-    """Begins anew where it should continue."""
+    """Starts a new run instead of continuing one."""
 
     def open(self, run: rs.RunContext) -> bool:
         """Empties the run."""
@@ -123,10 +123,10 @@ class Forgetful(Store):
 
 
 class ClosedOnce(Store):
-    """Breaks when it is closed again."""
+    """Fails when it is closed again."""
 
     def close(self) -> None:
-        """Deletes what is not there the second time."""
+        """Deletes the run, which fails the second time."""
         del self._place
         self._place = None
 
@@ -157,8 +157,8 @@ def known_names(row: rs.Row) -> rs.Row:
 
 
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: str(check.__name__))
-def test_a_right_tracker_passes(check: testing.Check, tmp_path: Path) -> None:
-    """A tracker that does what the protocol says passes each check."""
+def test_a_correct_tracker_passes(check: testing.Check, tmp_path: Path) -> None:
+    """A tracker that follows the protocol passes each check."""
     check(Store, read_back, tmp_path)
 
 
@@ -180,13 +180,13 @@ def test_a_right_tracker_passes(check: testing.Check, tmp_path: Path) -> None:
     ],
 )
 def test_the_kit_finds_a_fault(make: Any, check: testing.Check, message: str, tmp_path: Path) -> None:
-    """Each check reports what a tracker does wrong."""
+    """Each check reports its fault in a tracker."""
     with pytest.raises(AssertionError, match=message):
         check(make, read_back, tmp_path)
 
 
 def test_a_value_that_is_not_finite_is_found(tmp_path: Path) -> None:
-    """NaN in a backend fails the check, whatever was sent."""
+    """NaN in a backend fails the check."""
 
     def spoilt(folder: Path) -> Received:
         received = read_back(folder)
@@ -208,8 +208,8 @@ def test_a_secret_is_found(tmp_path: Path) -> None:
         testing.check_receives(Store, leaking, tmp_path)
 
 
-def test_all_faults_are_told_together(tmp_path: Path) -> None:
-    """All checks at once name every fault, exceptions included."""
+def test_all_faults_are_reported_together(tmp_path: Path) -> None:
+    """Running all checks at once reports every fault, exceptions included."""
 
     def broken(folder: Path) -> Received:
         raise FileNotFoundError(folder)
@@ -219,7 +219,7 @@ def test_all_faults_are_told_together(tmp_path: Path) -> None:
 
 
 def test_every_entry_point_names_its_tracker() -> None:
-    """A name in `report_to` is the tracker's own, and pip knows an extra of that name."""
+    """A name in `report_to` is the tracker's name, and an extra of that name exists."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for name, place in project["entry-points"]["ratioscope.trackers"].items():
         module, _, attribute = place.partition(":")
@@ -232,7 +232,7 @@ def test_every_entry_point_names_its_tracker() -> None:
 @pytest.mark.trackers
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_every_built_in_tracker_conforms(name: str, tmp_path: Path) -> None:
-    """The kit passes on the real backend, read back from what it stored."""
+    """The kit passes on every real backend, read back from its storage."""
     command = [sys.executable, str(ROOT / "tests" / "support" / "conformance_readers.py"), name, str(tmp_path / "runs")]
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""The pages of trackio and TensorBoard show our histograms and scalars, of two runs at once, with data."""
+"""The pages of trackio and TensorBoard display our histograms and scalars of two runs at once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def plots(driver: Any, title: str) -> list[Any]:
 
 
 def colored(driver: Any, plot: Any) -> list[int]:
-    """For each run in a plot's legend, in the order of NAMES, how many pixels have its colour, alone or on top."""
+    """Counts the pixels of each run's colour in a plot, by the order of NAMES."""
     canvases = plot.find_elements("tag name", "canvas")
     legend = {
         item.text: rgb(item.find_element("css selector", ".legend-dot").value_of_css_property("background-color"))
@@ -118,7 +118,7 @@ URL.createObjectURL = (blob) => { blob.text().then((text) => { window.downloaded
 
 
 def bars(driver: Any, plot: Any) -> dict[str, tuple[int, list[int]]]:
-    """Step and counts of each run in a plot, from the CSV that the page offers of what it draws."""
+    """Returns step and counts of each run in a plot, from the CSV that the page exports."""
     driver.execute_script(KEEP_DOWNLOAD)
     driver.execute_script("arguments[0].click()", plot.find_element("css selector", "button[title*='CSV']"))
     text: str = wait_for(lambda: driver.execute_script("return window.downloaded"))

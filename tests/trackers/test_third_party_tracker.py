@@ -1,4 +1,4 @@
-"""A tracker of somebody else's, installed as its own package: it passes the checks and receives a training."""
+"""A third-party tracker, installed as its own package, passes the checks and receives a training."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_it_passes_the_checks_from_its_own_tests(python: Path, tmp_path: Path) -
     """The example's own test file, which is the conformance kit, passes on the installed package."""
     test = tmp_path / "test_it.py"
     test.write_text((EXAMPLE / "test_ratioscope_jsonl.py").read_text())
-    said = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", test, cwd=tmp_path)
-    assert "7 passed" in said, said
+    output = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", test, cwd=tmp_path)
+    assert "7 passed" in output, output
 
 
 @pytest.mark.trl

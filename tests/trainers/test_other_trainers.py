@@ -1,4 +1,4 @@
-"""Snippets of the how-to for other trainers, run on batches laid out as in those trainers."""
+"""Snippets of the how-to for other trainers, run on batches in those trainers' layouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def page() -> dict[str, Any]:
 def laid(
     rows: tuple[torch.Tensor, ...], positions: tuple[slice, ...], shape: tuple[int, int], filler: float = 0.0
 ) -> Any:
-    """Makes a tensor with rows at given positions and a filler elsewhere."""
+    """Makes a tensor with rows at given positions and a filler at all others."""
     tensor = torch.full(shape, filler)
     for row, (values, position) in enumerate(zip(rows, positions, strict=True)):
         tensor[row, position] = values
@@ -66,7 +66,7 @@ def checked(recorder: rs.Recorder, *, rows_empty: int = 0, largest: float = 2.0)
 
 
 def test_nemo_rl(page: dict[str, Any]) -> None:
-    """NeMo-RL's columns of prompt and completion give the log-ratios of the masked tokens alone."""
+    """NeMo-RL's columns of prompt and completion give the log-ratios of the masked-in tokens only."""
     positions, shape = (slice(2, 5), slice(3, 5)), (3, 6)
     rows = [*OLD, torch.tensor([-1.0, -1.0])]
     positions = (*positions, slice(1, 3))
@@ -103,7 +103,7 @@ def test_openrlhf(page: dict[str, Any]) -> None:
 
 
 def test_skyrl(page: dict[str, Any]) -> None:
-    """SkyRL's completions are read without the environment's tokens and without a row that only fills up ranks."""
+    """SkyRL's completions are read without the environment's tokens and without rows that only fill up ranks."""
     positions, shape = (slice(0, 3), slice(2, 4)), (3, 5)
     positions = (*positions, slice(0, 1))
     filled = torch.tensor([-0.1])
@@ -121,7 +121,7 @@ def test_skyrl(page: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("pads", [0, 3])
 def test_prime_rl(page: dict[str, Any], pads: int) -> None:
-    """Rows of prime-rl's packed micro-batch are found by their positions, with and without padding at the end."""
+    """Completions in prime-rl's packed micro-batch are found by their positions, with and without end padding."""
     prompt = torch.tensor([-7.0, -0.1])
     packed = [torch.cat([prompt, side[0], prompt, side[1], torch.zeros(pads)]) for side in (OLD, rollouts())]
     mask = torch.cat([torch.zeros(2), torch.ones(3), torch.zeros(2), torch.ones(2), torch.zeros(pads)]).bool()
@@ -152,7 +152,7 @@ def test_prime_rl_without_a_trained_token(page: dict[str, Any]) -> None:
 
 
 def test_slime(page: dict[str, Any]) -> None:
-    """The hook of slime weighs the flat loss by the rule, with slime's keyword arguments."""
+    """The slime hook weights the flat loss by the rule, with slime's keyword arguments."""
     train, rollout, masks = ([row.clone() for row in rows] for rows in (OLD, rollouts(), ones()))
     masks[0] = torch.tensor([1, 1, 1])
     pg_loss = torch.arange(1.0, 6.0, requires_grad=True)

@@ -60,7 +60,7 @@ class Page:
     view: str
 
     def open(self, path: str) -> None:
-        """Goes to a page; a new fragment alone would not load it."""
+        """Opens a page completely; a new fragment would not reload it."""
         self.driver.get("about:blank")
         self.driver.get(path)
 
@@ -87,7 +87,7 @@ class Page:
         return element
 
     def enlarge(self, card: WebElement) -> WebElement:
-        """The dialog that shows a chart alone."""
+        """Opens the dialog that displays a single chart."""
         button = card.find_element("css selector", "[data-component-id='fullscreen_button_chartcard']")
         self.driver.execute_script("arguments[0].click()", button)
         dialog: WebElement = self.wait(lambda: self.all("[role='dialog']"), "the enlarged chart")[0]
@@ -139,7 +139,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def train(out: Path, name: str, *, noise: float, upper: float) -> None:
-    """A run whose engines drift apart."""
+    """Records a run whose mismatch grows."""
     rule = rs.Correction(level="token", action="truncate", lower=0.5, upper=upper)
     generator = torch.Generator().manual_seed(0)
     recorder = rs.Recorder(
@@ -155,7 +155,7 @@ def train(out: Path, name: str, *, noise: float, upper: float) -> None:
 
 
 def test_shared_view_shows_both_runs_quantiles(page: Page, tmp_path: Path) -> None:
-    """The view opens by its address, with a fan of five quantiles of each run on one logarithmic axis."""
+    """The view opens by its address, with five quantiles of each run on one logarithmic axis."""
     page.open(page.view)
     page.wait(lambda: "Raw ratio: quantiles" in page.driver.find_element("css selector", "body").text, "the view")
     keys = [f"ratioscope/token/raw/{name}" for name in ("p01", "p05", "p50", "p95", "p99")]
@@ -174,7 +174,7 @@ def test_shared_view_shows_both_runs_quantiles(page: Page, tmp_path: Path) -> No
 
 
 def test_image_charts_are_there_side_by_side(page: Page, tmp_path: Path) -> None:
-    """Heat map and histogram are not blank where the chart opens, and enlarged they show both runs."""
+    """Heat map and histogram are not blank where the chart opens, and enlarged they display both runs."""
     for key in ("ratioscope/log_ratio_over_training", "ratioscope/log_ratio"):
         page.open(page.view)
         card = page.card(key)
@@ -194,14 +194,14 @@ def test_table_is_a_grid_of_steps_and_runs(page: Page, tmp_path: Path) -> None:
     page.wait(lambda: "token_log_ratio" in page.driver.find_element("css selector", "body").text, "the table")
     body = page.driver.find_element("css selector", "body")
     assert min(page.pictures(body, 2 * 4)) > 4
-    said = body.text.split("\n")
-    assert [line for line in said if line in ("1", "2", "5", "10", "14")][:4] == ["1", "2", "5", "10"]
-    assert "Group by:" in said
+    lines = body.text.split("\n")
+    assert [line for line in lines if line in ("1", "2", "5", "10", "14")][:4] == ["1", "2", "5", "10"]
+    assert "Group by:" in lines
     screenshot(page.driver, "mlflow-table", tmp_path)
 
 
 def test_compare_page_shows_differences_and_reports(page: Page, tmp_path: Path) -> None:
-    """The compare page marks the bounds that differ, and its artifact pane shows both reports with their figures."""
+    """The compare page marks differing bounds, and its artifact pane displays both reports with figures."""
     from selenium.webdriver.common.by import By
 
     runs = ",".join(f'"{run}"' for run in page.runs.values())

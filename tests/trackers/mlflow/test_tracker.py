@@ -71,7 +71,7 @@ def live(store: str) -> str:
 
 
 def _on_thread(work: Callable[[], Any]) -> None:
-    """Runs ``work`` on another thread, as the delivery does, and raises what it raises."""
+    """Runs ``work`` on another thread, like delivery, and raises its exception."""
     failures: list[BaseException] = []
 
     def guarded() -> None:
@@ -118,7 +118,7 @@ def test_import_without_mlflow() -> None:
 
 
 def test_is_a_tracker() -> None:
-    """The class satisfies the protocol and can say where it writes before it has a run."""
+    """The class satisfies the protocol and has a location before it has a run."""
     tracker = MlflowTracker()
     assert isinstance(tracker, Tracker)
     assert "no run" in tracker.where()
@@ -226,7 +226,7 @@ def test_only_finite_metrics_with_legal_names_are_sent(store: str, live: str) ->
 
 @pytest.mark.trackers
 def test_pictures_and_counts_of_a_long_training(store: str, live: str) -> None:
-    """Pictures come at spread records, the newest of each also at step 0, and the artifact holds every count."""
+    """Pictures are drawn at increasing intervals, the newest also at step 0; the artifact holds every count."""
     tracker = MlflowTracker()
     tracker.open(RunContext(reporter=REPORTER))
     _record(tracker, 14)
@@ -246,8 +246,8 @@ def test_pictures_and_counts_of_a_long_training(store: str, live: str) -> None:
 
 
 @pytest.mark.trackers
-def test_evaluation_has_pictures_of_its_own(store: str, live: str) -> None:
-    """Windows of an evaluation are drawn under ``eval/`` and do not mix with those of training."""
+def test_evaluation_has_separate_pictures(store: str, live: str) -> None:
+    """Windows of an evaluation are drawn under ``eval/``, separately from those of training."""
     tracker = MlflowTracker()
     tracker.open(RunContext(reporter=REPORTER))
     tracker.write(make_row(1))
@@ -267,7 +267,7 @@ def test_evaluation_has_pictures_of_its_own(store: str, live: str) -> None:
 
 @pytest.mark.trackers
 def test_sequence_rule_has_a_picture_at_its_level(store: str, live: str) -> None:
-    """A rule on sequences adds their picture, for its bounds do not apply to tokens."""
+    """A rule on sequences adds their picture, because its bounds do not apply to tokens."""
     tracker = MlflowTracker()
     tracker.open(RunContext(reporter=REPORTER))
     _record(tracker, 1, correction=Correction(level="sequence", action="mask", upper=2.0))
@@ -281,7 +281,7 @@ def test_sequence_rule_has_a_picture_at_its_level(store: str, live: str) -> None
 
 @pytest.mark.trackers
 def test_resumed_training_keeps_its_history(store: str, live: str) -> None:
-    """A new process that goes on from a checkpoint replaces the steps it repeats and keeps those before."""
+    """A process that continues from a checkpoint replaces repeated steps and keeps earlier ones."""
     for steps in (range(1, 7), range(4, 9)):
         tracker = MlflowTracker()
         tracker.open(RunContext(reporter=REPORTER))
@@ -294,7 +294,7 @@ def test_resumed_training_keeps_its_history(store: str, live: str) -> None:
 
 @pytest.mark.trackers
 def test_finished_run_of_the_trainer_stays_finished(store: str, live: str) -> None:
-    """After the trainer ended its run the rest still arrives, and the status stays what the trainer made it."""
+    """After the trainer ended its run the remaining rows arrive, and the run's status is unchanged."""
     import mlflow
 
     tracker = MlflowTracker()
@@ -310,8 +310,8 @@ def test_finished_run_of_the_trainer_stays_finished(store: str, live: str) -> No
 
 
 @pytest.mark.trackers
-def test_run_that_gets_no_window_still_has_the_config(store: str, live: str) -> None:
-    """A training without a single generation leaves its config, and no picture."""
+def test_run_without_a_window_has_the_config(store: str, live: str) -> None:
+    """A training without a generation leaves its config, and no picture."""
     tracker = MlflowTracker()
     tracker.open(RunContext(config=CONFIG, reporter=REPORTER))
     tracker.close()
@@ -319,13 +319,13 @@ def test_run_that_gets_no_window_still_has_the_config(store: str, live: str) -> 
 
 
 def test_waits_for_the_run_of_the_trainer() -> None:
-    """While the trainer's callback has no run yet, none is opened and the caller is told to ask again."""
+    """While the trainer's callback has no run yet, none is opened and the caller must retry."""
     assert not MlflowTracker().open(RunContext(reporter=REPORTER))
 
 
 @pytest.mark.trackers
-def test_own_run_is_created_late_and_finished(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a trainer and a live run, the first window opens one where the environment says; it ends FINISHED."""
+def test_ratioscopes_run_is_created_late_and_finished(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a trainer and a live run, the first window opens a run by the environment; it ends FINISHED."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     runs = _n_runs(store)
     tracker = MlflowTracker()
@@ -341,7 +341,7 @@ def test_own_run_is_created_late_and_finished(store: str, monkeypatch: pytest.Mo
 
 @pytest.mark.trackers
 def test_named_run_of_the_environment_is_continued(store: str, live: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``MLFLOW_RUN_ID`` names the run to write to, which is then not ours to end."""
+    """``MLFLOW_RUN_ID`` names the run to write to, which ratioscope does not end."""
     import mlflow
 
     mlflow.end_run()
@@ -356,8 +356,8 @@ def test_named_run_of_the_environment_is_continued(store: str, live: str, monkey
 
 @pytest.mark.slow
 @pytest.mark.trackers
-def test_own_store_lies_in_the_output_folder(tmp_path: Path) -> None:
-    """Without configuration, database and artifacts go to the output folder and not to the current one."""
+def test_default_store_lies_in_the_output_folder(tmp_path: Path) -> None:
+    """Without configuration, database and artifacts go to the output folder, not to the current one."""
     tracker = MlflowTracker()
     tracker.open(RunContext(config=CONFIG, output_dir=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
@@ -404,8 +404,8 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.trackers
-def test_own_run_on_a_real_server(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metrics, parameters, pictures and artifacts pass through a server's REST interface, too."""
+def test_ratioscopes_run_on_a_real_server(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics, parameters, pictures and artifacts pass through a server's REST interface."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "served")
     tracker = MlflowTracker()
@@ -422,7 +422,7 @@ def test_own_run_on_a_real_server(server: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_where_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address that is shown has no credentials in it."""
+    """The displayed address has no credentials."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example.org/")
     tracker = MlflowTracker()
     tracker.open(RunContext())
@@ -442,7 +442,7 @@ def test_where_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_clean_name(name: str, clean: str) -> None:
-    """An illegal name becomes the nearest legal one, and a legal one stays."""
+    """An illegal name becomes the nearest legal one, and a legal one is unchanged."""
     assert clean_name(name) == clean
 
 

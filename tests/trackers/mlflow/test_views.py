@@ -1,4 +1,4 @@
-"""Artifacts of an MLflow run beside its metrics, and the run read back from MLflow alone."""
+"""Artifacts of an MLflow run beside its metrics, and runs read back from MLflow only."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def record(
 
 
 def assert_same(mlflow: Timeline, journal: Timeline) -> None:
-    """Everything that scalars and bins tell is equal to the last bit, and so is the report of it.
+    """Checks that everything from scalars and bins, and its report, is equal to the last bit.
 
-    What needs the full state of the windows, and when a finding was told, is in the journal alone.
+    Only the journal has the full state of the windows, and when a finding was reported.
     """
     from ratioscope.report.page.page import report_html
 
-    told = [event for event in journal.events if not event[1].startswith("finding ")]
-    journal = replace(journal, pooled=None, events=told)
+    shared = [event for event in journal.events if not event[1].startswith("finding ")]
+    journal = replace(journal, pooled=None, events=shared)
     assert mlflow.scalars.keys() == journal.scalars.keys()
     for key, curve in journal.scalars.items():
         assert mlflow.scalars[key] == curve, key
@@ -136,7 +136,7 @@ def own_run(uri: str, name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.trackers
 def test_a_long_run_is_rebuilt_from_mlflow(uri: str, tmp_path: Path) -> None:
-    """Windows that were pooled, evaluations and events read from MLflow equal those of the journal, and the report."""
+    """Pooled windows, evaluations and events read from MLflow equal the journal's, and so does the report."""
     steps = MAX_WINDOWS + 100
     with rs.Recorder(correction=RULE, output_dir=tmp_path / "long", config={"note": "<b>"}) as recorder:
         for step in range(1, steps + 1):
@@ -163,7 +163,7 @@ def own_runs(uri: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.trackers
 def test_a_resumed_run_is_rebuilt_from_mlflow(uri: str, tmp_path: Path) -> None:
-    """Steps that a second process repeats supersede the first attempt, evaluations and histograms included."""
+    """Steps that a second process repeats supersede the first attempt's, evaluations and histograms included."""
     for restored, steps, noise in ((None, range(1, 21), 0.1), (8, range(9, 15), 0.3)):
         recorder = rs.Recorder(
             report_to="mlflow", correction=RULE, output_dir=tmp_path / "out", run_name="resumed", close_timeout=120.0
@@ -187,7 +187,7 @@ def test_a_resumed_run_is_rebuilt_from_mlflow(uri: str, tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_the_artifact_of_an_older_version_is_read(uri: str) -> None:
-    """An artifact that holds nothing but histograms gives them; windows are counted by the metrics."""
+    """An artifact with histograms only is read; windows are counted by the metrics."""
     from mlflow import MlflowClient
 
     run_id = tracked(3, scalars={COUNT: 7.0})
@@ -200,23 +200,23 @@ def test_the_artifact_of_an_older_version_is_read(uri: str) -> None:
 
 
 @pytest.mark.trackers
-def test_an_unknown_run_is_named_with_the_place(uri: str) -> None:
-    """If there is no such run, the message says which run was requested and where."""
+def test_an_unknown_run_is_named_with_its_store(uri: str) -> None:
+    """For an unknown run, the message names the requested run and the store."""
     for wrong in ("0" * 32, "no/such run", ""):
         with pytest.raises(LookupError, match=rf"got mlflow:{wrong}; .*{uri}.*MLFLOW_TRACKING_URI"):
             read_run(f"mlflow:{wrong}")
 
 
 @pytest.mark.slow
-def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is not there is an error at once, not after minutes of trying."""
+def test_an_unreachable_server_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unreachable server is an error at once, not after minutes of retries."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with pytest.raises(ConnectionError, match=r"no MLflow server answers at http://127\.0\.0\.1:9: "):
         read_run("mlflow:" + "0" * 32)
 
 
 def test_points_of_a_resumed_run() -> None:
-    """A restart supersedes every earlier point from its step on, also of statistics that were not written again."""
+    """A restart supersedes every earlier point from its step on, also of metrics that were not written again."""
     first = [(step, 100 + step, 1.0) for step in range(1, 7)]
     second = [(step, 200 + step, 2.0) for step in range(4, 6)]
     read = curves({COUNT: second + first, "rare": [(2, 102, 9.0), (6, 106, 9.0)], f"eval/{COUNT}": [(6, 107, 3.0)]})
@@ -227,14 +227,14 @@ def test_points_of_a_resumed_run() -> None:
 
 
 def test_points_that_the_trainer_logged() -> None:
-    """A point of the trainer's own, logged a moment later, gets its window's time; the newest of a step counts."""
+    """The trainer's point, logged a moment later, gets its window's time; the newest of a step counts."""
     read = curves({COUNT: [(1, 100, 5.0), (2, 200, 5.0)], "loss": [(1, 103, 1.0), (2, 201, 2.0), (2, 204, 3.0)]})
     assert read["loss"] == Curve([1, 2], [100, 200], [1.0, 3.0])
 
 
 @pytest.mark.trackers
 def test_statistics_that_the_trainer_logged_are_read_by_its_names(uri: str) -> None:
-    """If the trainer's own callback sent the headline, its names for evaluations are understood."""
+    """If the trainer's callback sent the headline, its names for evaluations are understood."""
     from mlflow import MlflowClient
 
     run_id = tracked(1, scalars={COUNT: 7.0})
@@ -250,7 +250,7 @@ def test_statistics_that_the_trainer_logged_are_read_by_its_names(uri: str) -> N
 
 
 def test_memory_survives_its_artifact() -> None:
-    """Windows read back from the artifact continue as if there had been no break."""
+    """Windows read back from the artifact continue without a break."""
     whole, broken = StoredWindows(), StoredWindows()
     for step in (1, 2, 3, 10, 20, 30, 45):
         for memory in (whole, broken):
@@ -264,7 +264,7 @@ def test_memory_survives_its_artifact() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """The newest of very many events are kept."""
+    """The memory keeps the newest of very many events."""
     memory = StoredWindows()
     row = make_row(1)
     row.record.events = tuple(map(str, range(MAX_EVENTS + 5)))  # type: ignore[misc]
@@ -274,7 +274,7 @@ def test_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("spread", "reach"), [(0.01, 1), (0.2, 1), (1.0, 8), (10.0, 64), (100.0, 512), (1000.0, 512)])
-def test_axes_come_from_a_ladder(spread: float, reach: int) -> None:
+def test_axes_come_from_four_widths(spread: float, reach: int) -> None:
     """The axis is the shortest of four that leaves out at most 0.1 % of the values."""
     exponent = choose_exponent(normal_counts(0, n=4000, spread=spread))
     assert exponent in BIN_EXPONENTS
@@ -282,7 +282,7 @@ def test_axes_come_from_a_ladder(spread: float, reach: int) -> None:
 
 
 def test_runs_share_their_axes() -> None:
-    """Runs whose trackers' bins differ are drawn on the same axis, which a run keeps."""
+    """Runs with different bins are drawn on the same axis, which a run keeps."""
     edges: list[Any] = []
     for exponent in (-7, -4):
         memory = StoredWindows()
@@ -308,7 +308,7 @@ def test_runs_share_their_axes() -> None:
     ],
 )
 def test_rows_of_the_table(last_steps: list[int], rows: list[int]) -> None:
-    """Rows are round steps that other runs have, each of another window, and the end."""
+    """Rows are round steps that other runs have, each of another window, and the last step."""
     found = table_steps(last_steps)
     assert list(found) == rows
     for step, position in found.items():
@@ -320,7 +320,7 @@ def test_rows_of_the_table(last_steps: list[int], rows: list[int]) -> None:
 
 
 def test_cell_has_its_content_in_the_upper_half() -> None:
-    """A cell shows the upper half of its picture: bars, bound and labels are there, words below."""
+    """The upper half of a picture has bars, bound and labels; explanations are below."""
     pixels = np.asarray(cell_picture(normal_bins(1, exponent=-5), title="step 1", bounds=(None, 1.2)))
     assert pixels.shape == (CELL_SIZE, CELL_SIZE, 3)
     colors = {"bar": (61, 111, 180), "bound": (209, 36, 47)}
@@ -332,7 +332,7 @@ def test_cell_has_its_content_in_the_upper_half() -> None:
 
 @pytest.mark.trackers
 def test_table_and_report_at_the_end(uri: str) -> None:
-    """The table has a picture for each of its steps, and a second process writes it anew with both parts' steps."""
+    """The table has a picture for each of its steps; a second process rewrites it with both processes' steps."""
     run_id = tracked(6)
     os.environ["MLFLOW_RUN_ID"] = run_id
     try:
@@ -359,7 +359,7 @@ def test_table_and_report_at_the_end(uri: str) -> None:
 
 @pytest.mark.trackers
 def test_windows_that_come_together_are_all_drawn(uri: str) -> None:
-    """A run delivered at once has a histogram at each due step; a superseded evaluation does no harm."""
+    """A run delivered at once has a histogram at each due step; a superseded evaluation changes nothing."""
     tracker = MlflowTracker()
     tracker.open(RunContext(close_timeout=60.0))
     tracker.write_many([*(make_row(step) for step in range(1, 9)), make_row(8, split="eval")])
@@ -375,8 +375,10 @@ def test_windows_that_come_together_are_all_drawn(uri: str) -> None:
 
 
 @pytest.mark.trackers
-def test_no_plotly_no_report(uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """If the report cannot be made, one line says what to install, and everything else is logged."""
+def test_without_plotly_there_is_no_report(
+    uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without plotly one line says what to install, and everything else is logged."""
     monkeypatch.setattr(artifacts, "find_spec", lambda _: None)
     caplog.set_level(logging.INFO, "ratioscope")
     run = read_mlflow(uri, tracked(2))
@@ -389,7 +391,7 @@ def test_no_plotly_no_report(uri: str, monkeypatch: pytest.MonkeyPatch, caplog: 
 
 @pytest.mark.trackers
 def test_a_slow_server_costs_pictures_only(uri: str, caplog: pytest.LogCaptureFixture) -> None:
-    """When the time at the end is up, the run is ended and can be rebuilt; pictures are left out and that is said."""
+    """After the closing timeout the run is ended and can be rebuilt; left-out pictures are reported."""
     run_id = tracked(3, close_timeout=0.0, config=CONFIG)
     run = read_mlflow(uri, run_id)
     assert run.status == "FINISHED"
@@ -402,7 +404,7 @@ def test_a_slow_server_costs_pictures_only(uri: str, caplog: pytest.LogCaptureFi
 
 @pytest.mark.trackers
 def test_parameters_of_two_runs_differ_where_the_runs_do(uri: str, tmp_path: Path) -> None:
-    """Mode, bounds and what the user noted are parameters of their own, so that a comparison shows the difference."""
+    """Mode, bounds and the user's notes are separate parameters, so that a comparison displays the difference."""
     params: list[dict[str, str]] = []
     for name, upper in (("one", 1.2), ("two", 2.0)):
         rule = rs.Correction(level="token", action="truncate", upper=upper)
@@ -423,7 +425,7 @@ def test_parameters_of_two_runs_differ_where_the_runs_do(uri: str, tmp_path: Pat
 
 @pytest.mark.trackers
 def test_panels_write_one_view(uri: str, tmp_path: Path) -> None:
-    """The command writes the view into the experiment, once, and prints how to see it."""
+    """The command writes the view into the experiment once, and prints its address."""
     from mlflow import MlflowClient
 
     tracked(1, scalars={f"ratioscope/token/raw/{name}": 1.0 for name in panels.QUANTILES})
@@ -451,7 +453,7 @@ def test_panels_write_one_view(uri: str, tmp_path: Path) -> None:
 
 
 def test_view_fits_into_a_tag() -> None:
-    """With every chart in it the view is far below what MLflow takes, and each chart lies in a section."""
+    """With every chart the view is far below MLflow's limit, and each chart lies in a section."""
     content = panels.view(frozenset(), now=1)
     assert len(content) < MAX_TAG // 2
     state = json.loads(json.loads(content)["state"])
@@ -467,8 +469,8 @@ def test_view_fits_into_a_tag() -> None:
 @pytest.mark.parametrize(
     ("version", "fine"), [("3.14.1", False), ("2.22.0", False), ("3.15.0", True), ("4.0rc1", True)]
 )
-def test_an_older_server_is_told_apart(version: str, fine: bool) -> None:
-    """A server without shared views gets none, and the text says which version has them."""
+def test_an_older_server_gets_no_view(version: str, fine: bool) -> None:
+    """A server without shared views gets none, and the text names the first version that has them."""
     if fine:
         panels.check_version(version, "http://x")
     else:

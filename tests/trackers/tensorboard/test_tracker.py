@@ -37,7 +37,7 @@ def test_import_without_tensorboard() -> None:
 
 
 def test_is_a_tracker() -> None:
-    """The class satisfies the protocol and can say where it writes before it has a run."""
+    """The class satisfies the protocol and has a location before it has a run."""
     tracker = TensorBoardTracker()
     assert isinstance(tracker, Tracker)
     assert "no run" in tracker.where()
@@ -69,7 +69,7 @@ def test_writes_through_the_writer_of_the_trainer(tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_histogram_arrives_whole(tmp_path: Path) -> None:
-    """Bucket for bucket, the page shows our edges and counts, and the counts sum to the number of values."""
+    """The page displays our edges and counts bin by bin, and the counts sum to the number of values."""
     tracker = TensorBoardTracker()
     tracker.open(RunContext(output_dir=tmp_path, run_name="mine"))
     bins = normal_bins(7, n=1234)
@@ -130,8 +130,8 @@ def test_window_after_the_trainer_closed_its_writer_is_kept(tmp_path: Path) -> N
 
 @pytest.mark.trackers
 @pytest.mark.parametrize("name", ["../../away", "/away", "a/b", "..", "ü" * 9000])
-def test_a_runs_name_is_no_path(tmp_path: Path, name: str) -> None:
-    """Whatever a run is called, its event file lies in one folder below ``ratioscope`` in the output directory."""
+def test_a_runs_name_is_not_a_path(tmp_path: Path, name: str) -> None:
+    """For any run name, the event file lies in one folder below ``ratioscope`` in the output directory."""
     tracker = TensorBoardTracker()
     tracker.open(RunContext(output_dir=tmp_path / "out", run_name=name))
     tracker.write(make_row(1))

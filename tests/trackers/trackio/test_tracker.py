@@ -26,7 +26,7 @@ STEP = "train/global_step"
 
 
 def call(*command: str | Path, folder: Path, code: int = 0, **more: str) -> str:
-    """Runs Python with trackio's data in the folder, and returns what it printed."""
+    """Runs Python with trackio's data in the folder, and returns its output."""
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         capture_output=True,
@@ -65,7 +65,7 @@ def histogram(counts: Any, edges: Any) -> dict[str, Any]:
 
 
 def test_import_without_trackio() -> None:
-    """The module imports, and a tracker says that it attaches to nothing, without loading trackio."""
+    """The module imports without loading trackio, and a tracker reports that it attaches to nothing."""
     code = (
         "import sys; from ratioscope_integrations.trackers.trackio.tracker import TrackioTracker as T; t = T();"
         "assert not t.attaches(); assert t.background; sys.exit('trackio' in sys.modules)"
@@ -74,7 +74,7 @@ def test_import_without_trackio() -> None:
 
 
 def test_is_a_tracker() -> None:
-    """The class satisfies the protocol and can say where it writes before it has a run."""
+    """The class satisfies the protocol and has a location before it has a run."""
     tracker = TrackioTracker()
     assert isinstance(tracker, Tracker)
     assert "no run" in tracker.where()
@@ -83,14 +83,14 @@ def test_is_a_tracker() -> None:
 
 
 def test_waits_for_the_run_of_the_trainer() -> None:
-    """While the trainer's callback has no run yet, none is opened and the caller is told to ask again."""
+    """While the trainer's callback has no run yet, none is opened and the caller must retry."""
     tracker = TrackioTracker()
     assert not tracker.open(RunContext(reporter=object()))
     assert tracker.identity is None
 
 
 def test_the_runs_id_is_known_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of our own has its id and project from the start, so that a second try goes on with the same run."""
+    """A run of ratioscope has its id and project from the start, so that a retry continues the same run."""
     monkeypatch.setenv("TRACKIO_PROJECT", "theirs")
     tracker, second = TrackioTracker(), TrackioTracker()
     tracker.open(RunContext(run_name="mine"))
@@ -103,7 +103,7 @@ def test_the_runs_id_is_known_before_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.trackers
 def test_rows_histograms_and_config_arrive_whole(tmp_path: Path) -> None:
-    """Numbers are equal to the bit, counts and edges exact, the config nested, and what is no number is left out."""
+    """Values are bit-equal, counts and edges exact, the config nested; non-finite values are left out."""
     play("rows", tmp_path)
     run = only_run(tmp_path)
     assert run.config["ratioscope"] == CONFIG
@@ -125,8 +125,8 @@ def test_rows_histograms_and_config_arrive_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.trackers
-def test_a_run_of_our_own_is_opened_ended_and_continued(tmp_path: Path) -> None:
-    """One run under ``ratioscope``, which a later process of the same directory goes on with; no monitor is started."""
+def test_ratioscopes_run_is_opened_ended_and_continued(tmp_path: Path) -> None:
+    """One run under ``ratioscope`` is continued by a later process of the same directory; no monitor starts."""
     assert "trackio show --project ratioscope" in play("own", tmp_path)
     before = only_run(tmp_path)
     assert [row["step"] for row in before.rows] == [10, 20]
@@ -152,14 +152,14 @@ def test_a_live_run_of_the_users_is_used_and_not_ended(tmp_path: Path) -> None:
 
 @pytest.mark.trackers
 def test_two_runs_of_one_name_stay_two(tmp_path: Path) -> None:
-    """A second run of our own with a name that exists is another run, not the first one's continuation."""
+    """A second run of ratioscope with an existing name is another run, not a continuation of the first."""
     play("two", tmp_path)
     runs = list(read_trackio(tmp_path / "trackio").values())
     assert [(run.name, [row["step"] for row in run.rows]) for run in runs] == [("same", [1]), ("same", [2])]
 
 
 @pytest.mark.trackers
-def test_rows_that_trackio_drops_are_no_delivery(tmp_path: Path) -> None:
+def test_rows_that_trackio_drops_are_not_delivered(tmp_path: Path) -> None:
     """If the database cannot be written, trackio only warns; closing the run then fails with both numbers."""
     done = play("full", tmp_path, code=1)
     assert "Run finished" in done
@@ -171,7 +171,7 @@ def test_rows_that_trackio_drops_are_no_delivery(tmp_path: Path) -> None:
 @pytest.mark.trackers
 @pytest.mark.slow
 def test_a_process_that_died_is_continued_exactly_once(tmp_path: Path) -> None:
-    """After a kill with rows stored and rows queued, ``sync`` delivers what is missing, each row once, in one run."""
+    """After a kill with stored and queued rows, ``sync`` delivers each missing row once, in one run."""
     play("broken", tmp_path, code=-9)
     stored = len(only_run(tmp_path).rows)
     assert 0 < stored < 30
@@ -183,7 +183,7 @@ def test_a_process_that_died_is_continued_exactly_once(tmp_path: Path) -> None:
 @pytest.mark.trackers
 @pytest.mark.slow
 def test_sync_is_exactly_once(tmp_path: Path) -> None:
-    """A run that reported nowhere is in trackio once, with the journal's numbers, also after a kill and twice more."""
+    """A run without trackers is in trackio once, with the journal's values, also after a kill and two repeats."""
     play("record", tmp_path)
     play("killed", tmp_path, code=-9)
     stored = len(only_run(tmp_path).rows)
@@ -235,8 +235,8 @@ def test_a_server_that_comes_back_has_every_row_once(tmp_path: Path) -> None:
 @pytest.mark.trackers
 @pytest.mark.trl
 @pytest.mark.slow
-def test_the_trainers_run_is_shared_and_left_to_it(tmp_path: Path) -> None:
-    """One run; each scalar once; our rows share steps with the trainer's, whose own are those of a run without us."""
+def test_the_trainers_run_is_shared_and_left_open(tmp_path: Path) -> None:
+    """There is one run with each scalar once; the trainer's rows equal those of a run without ratioscope."""
     logged = train("trackio_shared", tmp_path)
     train("trackio_alone", tmp_path)
     runs = {run.name: run for run in read_trackio(tmp_path / "trackio", "trained").values()}
@@ -263,7 +263,7 @@ def test_the_trainers_run_is_shared_and_left_to_it(tmp_path: Path) -> None:
 @pytest.mark.trl
 @pytest.mark.slow
 def test_a_training_that_reports_nowhere_is_relayed(tmp_path: Path) -> None:
-    """With report_to given to us alone, a run of our own has the histograms, the headline and the trainer's log."""
+    """With report_to for ratioscope only, its run has the histograms, the headline and the trainer's log."""
     logged = train("trackio_own", tmp_path)
     run = only_run(tmp_path)
     rows = [row for row in run.rows if TOKENS in row]

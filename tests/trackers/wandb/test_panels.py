@@ -1,4 +1,4 @@
-"""``ratioscope panels wandb``: the view asks for keys that W&B really has, and is made without a network."""
+"""``ratioscope panels wandb``: the view refers to existing keys, and is made without a network."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_the_view_is_made_without_a_network(tmp_path: Path) -> None:
     assert len(set(titles)) == len(titles) > 15
 
 
-def test_only_keys_that_there_are(tmp_path: Path) -> None:
-    """Each key is one of the catalogue, of the histograms or of a record's health; the headline in both its forms."""
+def test_only_existing_keys_are_used(tmp_path: Path) -> None:
+    """Each key is in the catalogue, a histogram, or of a record's health; the headline has both of its forms."""
     health = {f"ratioscope/delivery/{name}/{what}" for name in names() for what in ("queued", "delivered", "failed")}
     histograms = {f"{split}ratioscope/hist/{name}" for split in ("", "eval/") for name in SHOWN}
     headline = catalogue.keys("headline")
@@ -113,28 +113,28 @@ def test_the_address_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.parametrize("project", ["p", "/p", "ent/", "a/b/c", ""])
-def test_a_wrong_project_is_said(project: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A project in another form is refused with the form that is expected."""
+def test_a_wrong_project_is_reported(project: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A project in another form is refused with the expected form."""
     assert main(["panels", "wandb", "--project", project, "--dry-run", "never"]) == 1
     assert "expected ENTITY/PROJECT" in capsys.readouterr().err
 
 
-def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without wandb-workspaces one line names the extra to install."""
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     assert main([*CALL, "--dry-run", "never"]) == 1
     assert 'pip install "ratioscope[panels]"' in capsys.readouterr().err
 
 
-def test_a_version_that_cannot_write_is_said() -> None:
-    """Without the package's private method, the message says what to do."""
+def test_an_unsupported_version_is_reported() -> None:
+    """Without the package's private method, the message names a remedy."""
     with pytest.raises(RuntimeError, match="call without --dry-run"):
         panels.specification(object())
 
 
 @pytest.mark.trackers
-def test_a_missing_login_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a login one line says how to get one."""
+def test_a_missing_login_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a login one line explains how to log in."""
     import wandb
 
     with wandb_online(monkeypatch):

@@ -29,7 +29,7 @@ ABS = "ratioscope/log_ratio/abs_mean"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[WandbServer]:
-    """W&B, as far as its client can tell."""
+    """Stands in for W&B's API."""
     with pytest.MonkeyPatch.context() as patch, wandb_online(patch) as server:
         yield server
 
@@ -60,8 +60,8 @@ def same(received: Timeline, kept: Timeline) -> None:
 
 @pytest.mark.trackers
 @pytest.mark.parametrize("relayed", [False, True], ids=["own", "relayed"])
-def test_a_run_of_our_own_equals_its_journal(server: WandbServer, tmp_path: Path, relayed: bool) -> None:
-    """Numbers to the last bit, histograms, config, events and windows come back, evaluations apart."""
+def test_ratioscopes_run_equals_its_journal(server: WandbServer, tmp_path: Path, relayed: bool) -> None:
+    """Values, histograms, config, events and windows come back bit-equal, evaluations separately."""
     before = set(server.runs)
     torch.manual_seed(1)
     with rs.Recorder(report_to="wandb", correction=RULE, output_dir=tmp_path, close_timeout=60.0) as recorder:
@@ -89,7 +89,7 @@ def test_a_run_of_our_own_equals_its_journal(server: WandbServer, tmp_path: Path
 @pytest.mark.trackers
 @pytest.mark.trl
 def test_the_trainers_run_equals_the_journal(server: WandbServer, tmp_path: Path) -> None:
-    """The headline comes back from the trainer's own keys, in a run that was resumed from before its last steps too."""
+    """The headline is read from the trainer's keys, also in a run resumed from an earlier step."""
     import wandb
     from transformers.integrations.integration_utils import rewrite_logs
 
@@ -123,7 +123,7 @@ def timeline(*rows: dict[str, Any]) -> Timeline:
 
 
 def test_both_forms_of_a_histogram_are_read() -> None:
-    """Bins that W&B has packed are the same bins; what is no histogram is left out."""
+    """Bins packed by W&B equal the original ones; other values under the key are ignored."""
     bins = normal_bins(1)
     width = float(bins.edges[1] - bins.edges[0])
     packed = {"min": float(bins.edges[0]), "size": width, "count": len(bins.counts)}
@@ -139,8 +139,8 @@ def test_both_forms_of_a_histogram_are_read() -> None:
         assert timeline({STEP: 3, TOKENS: value}).windows == {}
 
 
-def test_what_is_no_number_is_left_out() -> None:
-    """Missing, infinite and foreign values make no point, and a row without a step makes none either."""
+def test_non_numbers_are_left_out() -> None:
+    """Missing, infinite and non-numeric values and rows without a step give no point."""
     made = timeline(
         {STEP: 1, ABS: math.nan, "train/kl": 3.0},
         {STEP: 2, ABS: "Infinity", f"train/{ABS}": None},
@@ -152,8 +152,8 @@ def test_what_is_no_number_is_left_out() -> None:
 
 
 @pytest.mark.trackers
-def test_what_cannot_be_read_is_said(server: WandbServer) -> None:
-    """A wrong address, an unknown run and one without ratioscope are told apart, in one line each."""
+def test_unreadable_runs_are_reported(server: WandbServer) -> None:
+    """A wrong address, an unknown run and a run without ratioscope each give their own one-line error."""
     import wandb
 
     for address in ("", "run", "a/b", "a//c", "a/b/c/d"):
@@ -167,7 +167,7 @@ def test_what_cannot_be_read_is_said(server: WandbServer) -> None:
         read(f"wandb:ent/p/{live.id}")
 
 
-def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without wandb the message names the extra to install."""
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match=r"pip install \"ratioscope\[wandb\]\""):

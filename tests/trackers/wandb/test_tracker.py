@@ -70,7 +70,7 @@ def test_import_without_wandb() -> None:
 
 
 def test_is_a_tracker() -> None:
-    """The class satisfies the protocol and can say where it writes before it has a run."""
+    """The class satisfies the protocol and has a location before it has a run."""
     tracker = WandbTracker()
     assert isinstance(tracker, Tracker)
     assert "no run" in tracker.where()
@@ -124,7 +124,7 @@ def test_histogram_and_config_arrive_whole(wandb_dir: Path) -> None:
 
 @pytest.mark.trackers
 def test_pending_row_is_kept_at_the_end(wandb_dir: Path) -> None:
-    """A window that the trainer logs no row after is still in the run once the trainer finishes it."""
+    """A window without a later row of the trainer is in the run once the trainer finishes it."""
     import wandb
 
     live = wandb.init(dir=wandb_dir, project="trainer")
@@ -137,7 +137,7 @@ def test_pending_row_is_kept_at_the_end(wandb_dir: Path) -> None:
 
 
 def test_waits_for_the_run_of_the_trainer(wandb_dir: Path) -> None:
-    """While the trainer's callback has no run yet, none is opened and the caller is told to ask again."""
+    """While the trainer's callback has no run yet, none is opened and the caller must retry."""
     import wandb
 
     assert not WandbTracker().open(RunContext(reporter=REPORTER))
@@ -146,7 +146,7 @@ def test_waits_for_the_run_of_the_trainer(wandb_dir: Path) -> None:
 
 
 @pytest.mark.trackers
-def test_own_run_has_its_step_axis_and_is_finished(wandb_dir: Path) -> None:
+def test_ratioscopes_run_has_its_step_axis_and_is_finished(wandb_dir: Path) -> None:
     """Without a trainer and a live run, one is opened with the step as its axis, and finished at the end."""
     import wandb
 
@@ -172,7 +172,7 @@ def test_own_run_has_its_step_axis_and_is_finished(wandb_dir: Path) -> None:
 
 @pytest.mark.trackers
 def test_live_run_of_the_user_gets_whole_rows_and_stays_open(wandb_dir: Path) -> None:
-    """A live run without a trainer's callback gets a row a window, and is neither reconfigured nor finished."""
+    """A live run without a trainer's callback gets one row per window, and is neither reconfigured nor finished."""
     import wandb
 
     live = wandb.init(dir=wandb_dir, project="mine")
@@ -192,8 +192,8 @@ def test_live_run_of_the_user_gets_whole_rows_and_stays_open(wandb_dir: Path) ->
 
 
 @pytest.mark.trackers
-def test_the_runs_table_has_extremes_of_a_run_of_our_own(wandb_dir: Path) -> None:
-    """W&B keeps the smallest or largest value where it matters, on the run's axis, and defines nothing else."""
+def test_ratioscopes_run_has_summary_extremes(wandb_dir: Path) -> None:
+    """W&B keeps the smallest or largest value of chosen keys on the run's axis, and defines no other key."""
     tracker = WandbTracker()
     tracker.open(RunContext(output_dir=wandb_dir))
     for step, (ess, kl) in enumerate([(0.9, 0.1), (0.4, 0.7), (0.8, 0.2)], start=1):
@@ -211,8 +211,8 @@ def test_the_runs_table_has_extremes_of_a_run_of_our_own(wandb_dir: Path) -> Non
 
 
 @pytest.mark.trackers
-def test_the_trainers_own_metrics_are_left_as_they_are(wandb_dir: Path) -> None:
-    """In the trainer's run only keys of ours are defined, by their exact names and on the trainer's axis."""
+def test_the_trainers_metrics_are_not_redefined(wandb_dir: Path) -> None:
+    """In the trainer's run only our keys are defined, by their exact names and on the trainer's axis."""
     import wandb
 
     live = wandb.init(dir=wandb_dir, project="trainer")
@@ -239,7 +239,7 @@ def test_the_trainers_own_metrics_are_left_as_they_are(wandb_dir: Path) -> None:
 
 @pytest.mark.trackers
 def test_a_users_run_keeps_its_axis(wandb_dir: Path) -> None:
-    """In a live run without a trainer's callback no axis is given to any key."""
+    """In a live run without a trainer's callback no key gets another axis."""
     import wandb
 
     live = wandb.init(dir=wandb_dir, project="mine")
@@ -290,7 +290,7 @@ def test_the_table_is_in_the_summary_and_no_row(wandb_dir: Path) -> None:
 
 @pytest.mark.trackers
 def test_a_continued_run_has_the_whole_table(wandb_dir: Path) -> None:
-    """A process that continues a run of ours logs the table of all steps, those of the first process included."""
+    """A process that continues ratioscope's run logs the table of all steps, the first process's included."""
     out = wandb_dir / "out"
     for steps in ((1, 2), (3,)):
         with rs.Recorder(report_to="wandb", output_dir=out) as recorder:
@@ -303,7 +303,7 @@ def test_a_continued_run_has_the_whole_table(wandb_dir: Path) -> None:
 
 
 def test_the_table_is_bounded() -> None:
-    """However long the run, the table keeps W&B's limit, holds every value, and pools neighbouring windows."""
+    """The table of a long run keeps W&B's limit, holds every value, and pools neighbouring windows."""
     history = History()
     wide = np.ones(65, dtype=np.int64)
     edges = np.arange(66, dtype=np.float64)
@@ -325,7 +325,7 @@ def test_the_table_is_bounded() -> None:
 
 
 def test_a_table_that_hangs_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that is away holds the end of a run no longer than the table's share, and one line says so."""
+    """An unreachable server delays the end of a run by the table's share at most, and one line reports it."""
 
     class Hanging:
         @property
@@ -345,7 +345,7 @@ def test_a_table_that_hangs_is_left_out(caplog: pytest.LogCaptureFixture) -> Non
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_finish_is_bounded(seconds: float) -> None:
-    """A run of our own whose upload does not end holds ``close`` for a bounded time, and is not taken as delivered."""
+    """An upload that does not end delays ``close`` for a bounded time, and does not count as delivered."""
 
     class Hanging:
         def finish(self) -> None:
@@ -370,7 +370,7 @@ def test_failure_to_finish_is_raised() -> None:
 
 
 def test_the_runs_id_is_known_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of our own has its id from the start, so that a second try or process goes on with the same run."""
+    """A run of ratioscope has its id from the start, so that a retry or process continues the same run."""
     monkeypatch.delenv("WANDB_RUN_ID", raising=False)
     tracker = WandbTracker()
     assert tracker.open(RunContext(output_dir=tmp_path))
@@ -383,7 +383,7 @@ def test_the_runs_id_is_known_before_the_run(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_run_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``WANDB_RUN_ID`` names the run, and how many rows it has is not known yet."""
+    """``WANDB_RUN_ID`` selects the run, whose number of rows is not known yet."""
     monkeypatch.setenv("WANDB_RUN_ID", "theirs")
     monkeypatch.setenv("WANDB_PROJECT", "there")
     tracker = WandbTracker()
@@ -393,14 +393,14 @@ def test_a_run_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    """A stand-in for W&B's server, which the real client believes to be W&B."""
+    """A stand-in for W&B's server, used by the real client."""
     with wandb_online(monkeypatch) as server:
         yield server
 
 
 @pytest.mark.trackers
-def test_resume_is_as_the_user_wants_it(online: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``WANDB_RESUME`` decides over the run that ``WANDB_RUN_ID`` names, and not over one that ratioscope continues."""
+def test_resume_follows_the_environment(online: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``WANDB_RESUME`` applies to the run of ``WANDB_RUN_ID``, and not to one that ratioscope continues."""
 
     def use(resume: str, run_id: str, identity: Any = None) -> WandbTracker:
         monkeypatch.setenv("WANDB_RESUME", resume)
@@ -424,8 +424,8 @@ def test_resume_is_as_the_user_wants_it(online: WandbServer, tmp_path: Path, mon
 
 
 @pytest.mark.trackers
-def test_online_a_run_has_one_row_a_window_and_a_table(online: WandbServer, tmp_path: Path) -> None:
-    """The server is sent one history row a window, and table, extremes and events with the summary."""
+def test_online_a_run_has_one_row_per_window_and_a_table(online: WandbServer, tmp_path: Path) -> None:
+    """The server receives one history row per window, and table, extremes and events with the summary."""
     with rs.Recorder(report_to="wandb", output_dir=tmp_path, close_timeout=60.0) as recorder:
         for step in (1, 2):
             rollout = torch.full((2, 8), -1.0)
@@ -441,6 +441,6 @@ def test_online_a_run_has_one_row_a_window_and_a_table(online: WandbServer, tmp_
     assert run.exit_code == 0
 
 
-def test_only_statistics_that_there_are_have_a_summary() -> None:
-    """Every key whose extremes W&B keeps is one of the catalogue."""
+def test_only_existing_metrics_have_a_summary() -> None:
+    """Every key whose extremes W&B keeps is in the catalogue."""
     assert set(SUMMARIES) <= catalogue.keys("full")

@@ -1,4 +1,4 @@
-"""Callback on variants of TRL's GRPOTrainer: the place of the ratio, and the messages without one."""
+"""Callback on variants of TRL's GRPOTrainer: position of the ratio, and messages if there is none."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_queue_without_rollout_log_probabilities_gives_one_warning(
     assert "SimpleNamespace computes no vLLM importance ratio; there is nothing to record" in warning
 
 
-def test_gmpo_computes_and_does_not_apply(
+def test_gmpo_computes_and_does_not_apply_the_ratio(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """GMPO's raw ratios are recorded, and one warning says that its loss does not use them (C42)."""
@@ -231,7 +231,7 @@ def test_a_subclass_whose_loss_uses_the_ratio_gives_no_warning(
 @pytest.mark.parametrize(
     ("mode", "follows_config"), [("token_truncate", True), ("sequence_truncate", True), ("token_mask", False)]
 )
-def test_a_subclass_with_its_own_rule_has_no_corrected_statistics(
+def test_a_subclass_with_another_rule_has_no_corrected_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str, follows_config: bool
 ) -> None:
     """Ratios by the config's rule are accepted in either shape; other ratios withhold corrected statistics (C42)."""

@@ -197,7 +197,7 @@ def test_the_last_unlogged_window_is_not_lost(tmp_path: Path, monkeypatch: pytes
     assert tracker.closed
 
 
-def test_evaluation_has_its_own_prefix_and_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_has_a_separate_prefix_and_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluation batches are logged under eval_ and never mix with training's."""
     trainer = make_trainer(
         tmp_path, monkeypatch, eval_rows=8, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=4

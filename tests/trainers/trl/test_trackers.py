@@ -70,7 +70,7 @@ def test_runs_of_the_trainer_are_shared_and_left_open(tmp_path: Path) -> None:
     assert all("train/loss" in row and MEAN not in row for row in rows)
 
 
-def test_own_runs_are_opened_and_ended(tmp_path: Path) -> None:
+def test_ratioscopes_runs_are_opened_and_ended(tmp_path: Path) -> None:
     """With only the callback's report_to, ratioscope opens a run in each tracker, fills it and ends it."""
     logged = train("own", tmp_path)
     rows = read_wandb(tmp_path / "out" / "wandb").history

@@ -157,7 +157,7 @@ def _limits(arguments: argparse.Namespace, curves: Mapping[str, Curve]) -> list[
 
 def _line(verdict: Verdict, arguments: argparse.Namespace) -> str:
     """Describes a limit and its verdict."""
-    from ratioscope.runs.limits import PREFIX
+    from ratioscope.metrics.metric import PREFIX
 
     limit = verdict.limit
     condition = f"{limit.key.replace(PREFIX, '', 1)} {'<=' if limit.kind == 'max' else '>='} {limit.value:g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.cli.arguments import add_json, add_steps, sentence
@@ -13,11 +12,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from ratioscope.cli.sweep_table import Sweep
     from ratioscope.correction.bounds import Correction
     from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import Advice, SweptRun
 
 SCHEMA = 1
 """Version of the JSON output."""
@@ -44,23 +43,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--min-ess", type=float, default=0.9, metavar="X", help=least)
     add_json(parser)
     parser.set_defaults(run_command=run, parser=parser)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A finished sweep.
-
-    Attributes:
-        pooled: the swept windows.
-        outcomes: outcome of each rule over all windows, by mode.
-        windows: step and outcomes of each window, by mode; None unless requested.
-        advice: the recommendation.
-    """
-
-    pooled: SweptRun
-    outcomes: dict[str, list[Outcome]]
-    windows: list[tuple[int, dict[str, list[Outcome]]]] | None
-    advice: Advice
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -117,6 +99,7 @@ def _bounds(arguments: argparse.Namespace, option: str, text: str | None) -> lis
 
 
 def _sweep(arguments: argparse.Namespace) -> Sweep:
+    from ratioscope.cli.sweep_table import Sweep
     from ratioscope.runs.pooled import PooledRun
     from ratioscope.sweep.recommend import Advice, advise, pool_of
 

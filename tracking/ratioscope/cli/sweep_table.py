@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,31 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from ratioscope.cli.sweep import Sweep
     from ratioscope.correction.bounds import Correction
     from ratioscope.correction.rule import Rule
     from ratioscope.sweep.bounds import Bounded
     from ratioscope.sweep.outcome import Outcome
-    from ratioscope.sweep.recommend import SweptRun
+    from ratioscope.sweep.recommend import Advice, SweptRun
 
 _NONE = "–"
 _OWN = "this run"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep.
+
+    Attributes:
+        pooled: the swept windows.
+        outcomes: outcome of each rule over all windows, by mode.
+        windows: step and outcomes of each window, by mode; None unless requested.
+        advice: the recommendation.
+    """
+
+    pooled: SweptRun
+    outcomes: dict[str, list[Outcome]]
+    windows: list[tuple[int, dict[str, list[Outcome]]]] | None
+    advice: Advice
 
 
 def render(path: str, sweep: Sweep) -> RenderableType:

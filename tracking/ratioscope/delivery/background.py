@@ -102,7 +102,7 @@ class Background(Tracker):
         return len(self._sender.rows) + max(0, self._recorded - self._sender.taken)
 
     def finish(self) -> None:
-        """Tells the thread that no more rows come, and starts the timeout of ``close``."""
+        """Signals the thread that no more rows come, and starts the timeout of ``close``."""
         if self._deadline is None:
             self._deadline = time.monotonic() + self._timeout
         self._closing.set()

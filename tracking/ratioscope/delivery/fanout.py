@@ -1,4 +1,4 @@
-"""Fanout: sends each record to all trackers and keeps their failures apart."""
+"""Fanout: sends each record to all trackers and isolates their failures from each other."""
 
 from __future__ import annotations
 

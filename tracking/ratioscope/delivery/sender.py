@@ -55,7 +55,7 @@ class Sender:
         alerts: waiting events.
         delivered: number of rows that the tracker has taken in this process.
         taken: by how much the number of the journal's missing rows has fallen in this process.
-        abandoned: set to end loops over rows and events, when nobody waits for this tracker any more.
+        abandoned: set to end loops over rows and events, when ``close`` no longer waits for this tracker.
     """
 
     def __init__(

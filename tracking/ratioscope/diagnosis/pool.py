@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ratioscope.diagnosis.findings import Unchecked
+from ratioscope.metrics.metric import PREFIX
 from ratioscope.state.histogram import representatives
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ratioscope.runs.pooled import Part
     from ratioscope.summary.host import HostSummary
 
-_PREFIX = "ratioscope/"
 _ABS = np.abs(representatives())
 
 
@@ -59,7 +59,7 @@ class Pool:
 
     def get(self, name: str) -> float | None:
         """A statistic by its key, which lacks ``ratioscope/``."""
-        return self.scalars.get(_PREFIX + name)
+        return self.scalars.get(PREFIX + name)
 
     def need(self, name: str) -> float:
         """Returns a statistic like :meth:`get`.
@@ -69,7 +69,7 @@ class Pool:
         """
         value = self.get(name)
         if value is None:
-            msg = f"{_PREFIX}{name} is not in the record"
+            msg = f"{PREFIX}{name} is not in the record"
             raise Unchecked(msg)
         return value
 
@@ -87,7 +87,7 @@ class Pool:
 
     @property
     def tokens(self) -> float:
-        """Valid tokens; 0 where nobody counted."""
+        """Valid tokens; 0 if they were not counted."""
         return self.get("counts/tokens") or 0.0
 
     def enough(self, tokens: int) -> float:

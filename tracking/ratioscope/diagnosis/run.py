@@ -91,7 +91,7 @@ class DiagnosedRun:
 
     @cached_property
     def filled(self) -> list[Pool]:
-        """The parts that hold a valid token, or whose tokens nobody counted."""
+        """The parts that hold a valid token, or whose tokens were not counted."""
         return [part for part in self.parts if part.get("counts/tokens") != 0.0]
 
     @cached_property
@@ -135,7 +135,7 @@ class DiagnosedRun:
         return _joined(self.steady_parts)
 
     def setting(self, path: str) -> Any:
-        """A setting of the run config, or of what the user passed; ``runconfig.UNKNOWN`` where nobody knows."""
+        """A setting of the run config, or of what the user passed; ``runconfig.UNKNOWN`` if it is unknown."""
         for root in (self.config, self.config.get("ratioscope"), self.config.get("user")):
             value = lookup(root, path)
             if value != UNKNOWN:
@@ -149,7 +149,7 @@ class DiagnosedRun:
 
     @property
     def level(self) -> str | None:
-        """Level of the rule in force; None if nobody knows one."""
+        """Level of the rule in force; None if none is known."""
         if self.correction is not None:
             return self.correction.level
         found = self.setting("correction.level")

@@ -153,7 +153,7 @@ def _mean(run: Run) -> float:
 
 
 def _is_constant(run: Run) -> bool:
-    """Tells whether the mean of d is several times its spread.
+    """Checks whether the mean of d is several times its spread.
 
     Truncation lowers d by up to 3 times its spread, so a downward shift needs more, unless no ratio is near 1.
     """

@@ -80,7 +80,7 @@ def precision_noise(run: Run) -> Sign | None:
 
 
 def _is_symmetric(pool: Pool) -> bool:
-    """Tells whether both sides differ and the mean of d is what symmetric noise leads to.
+    """Checks whether both sides differ and the mean of d is what symmetric noise leads to.
 
     Noise with mean ratio 1 has a mean d of about minus half its variance, and the mean of n tokens scatters by
     spread / sqrt(n); both are allowed beside the share of the spread in ``SYMMETRIC``.

@@ -33,7 +33,7 @@ ONE_SIDED = 0.3
 """Largest 99th percentile of d at which values above 0 still count as noise; truncation only lowers d."""
 
 WIDEST_SHIFT = 0.7
-"""Standard deviation of d above which the mean ratio of a sample tells nothing about the expected ratio."""
+"""Standard deviation of d above which the mean ratio of a sample is no estimate of the expected ratio."""
 
 LOG_FITS = (0.7, 1.5)
 """Range of mean |d| over -log(mean ratio) under truncation, where only these two means are known; noise leaves the mean
@@ -69,8 +69,8 @@ ZERO_WRONG, ZERO_WRONG_SHARE = -2.0, 0.02
 the truth, and where truncation leaves a single token, its kept mass is above 0.15."""
 
 FILLER_FACTOR, FILLER_OFFSET = 2.5, 1.0
-"""How much less likely (times, plus nats) tokens with a zero are than sampled tokens, if nobody sampled them: padding
-and tool results typically have 5 to 15 nats, sampled tokens 0.3 to 1.5."""
+"""How much less likely (times, plus nats) tokens with a zero are than sampled tokens, if they were never sampled:
+padding and tool results typically have 5 to 15 nats, sampled tokens 0.3 to 1.5."""
 
 # Positions ------------------------------------------------------------------------------------------------------------
 

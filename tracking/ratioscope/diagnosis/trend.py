@@ -40,7 +40,7 @@ def find_jump(parts: Sequence[Pool]) -> int | None:
 
 
 def is_growing(parts: Sequence[Pool]) -> bool:
-    """Tells whether the mismatch grows in size, order and certainty: over the whole run, or until it levels off.
+    """Checks whether the mismatch grows in size, order and certainty: over the whole run, or until it levels off.
 
     Args:
         parts: pools in the order of their steps.
@@ -54,7 +54,7 @@ def is_growing(parts: Sequence[Pool]) -> bool:
 
 
 def _levels_off(parts: Sequence[Pool]) -> bool:
-    """Tells whether the mismatch climbs in order and then stays high.
+    """Checks whether the mismatch climbs in order and then stays high.
 
     Weights that never reach the engine look like this: the mismatch to the first weights saturates.
     """
@@ -71,7 +71,7 @@ def _levels_off(parts: Sequence[Pool]) -> bool:
 
 
 def _grew(parts: Sequence[Pool], start: int, factor: float) -> bool:
-    """Tells whether the last third's mismatch is ``factor`` times that of the first ``start`` parts, with certainty."""
+    """Checks that the last third's mismatch is ``factor`` times that of the first ``start`` parts, with certainty."""
     first, last = parts[:start], parts[-third_of(parts) :]
     before, after = mean(mismatches(first)), mean(mismatches(last))
     errors = [math.hypot(*(part.mismatch_error for part in side)) / len(side) for side in (first, last)]

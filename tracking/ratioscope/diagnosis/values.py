@@ -19,7 +19,7 @@ class _Zeros(NamedTuple):
 
     Attributes:
         evidence: the numbers, as text.
-        unlikely: whether the trainer finds these tokens far less likely than the rest, so that nobody sampled them.
+        unlikely: whether the trainer finds these tokens far less likely than the rest, so that no engine sampled them.
     """
 
     evidence: str
@@ -102,7 +102,7 @@ def zero_filled(run: Run) -> Sign | None:
 def filler_scored(run: Run) -> Sign | None:
     """The rollout has exact zeros that the trainer has not, for tokens that the trainer finds far less likely.
 
-    Nobody sampled these tokens.
+    No engine can have sampled these tokens.
     """
     zeros = _wrong_zeros(run)
     if zeros is None or not zeros.unlikely:
@@ -133,7 +133,7 @@ def _wrong_zeros(run: Run) -> _Zeros | None:
 
 
 def _half_of_worst_are_zero(state: HostSummary) -> bool:
-    """Tells whether at least half of the worst tokens with a very negative d have a rollout log-probability of 0.
+    """Checks whether at least half of the worst tokens with a very negative d have a rollout log-probability of 0.
 
     Zeros that come from rounding are no worse than other tokens.
     """

@@ -33,7 +33,7 @@ class Attempt:
         started: seconds since the epoch.
         host: the machine's name.
         pid: the process.
-        restored_step: the checkpoint's step that it continued from; None where nobody said.
+        restored_step: the checkpoint's step that it continued from; None if unknown.
         config: the run config of this attempt.
     """
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, get_args
 
 from ratioscope.metrics import formulas
-from ratioscope.metrics.metric import Detail, Formula, Metric
+from ratioscope.metrics.metric import PREFIX, Detail, Formula, Metric
 from ratioscope.metrics.stage_metrics import stage_metrics
 from ratioscope.metrics.view import QUANTILES, View
 from ratioscope.state.slots import DECILES, TURNS
@@ -15,7 +15,6 @@ from ratioscope.state.slots import DECILES, TURNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PREFIX = "ratioscope/"
 RAW = "sampling/raw_importance_sampling_ratio"
 FRACTION = "sampling/frac_modified_importance_sampling_ratio"
 
@@ -50,7 +49,7 @@ def _lag(lag: int) -> Formula:
 
 
 def _corrected(formula: Formula) -> Formula:
-    """Withheld where nothing can be said of the weights."""
+    """Wraps a formula: None unless the weights are known."""
     return lambda view: view.corrected(formula(view))
 
 
@@ -168,14 +167,11 @@ def _tokens() -> Iterator[Metric]:
     meaning = "mean absolute difference of train and rollout probability"
     yield Metric(f"{PREFIX}probability/abs_mean", meaning, "full", _mean("probability/abs_difference"))
     yield Metric(f"{PREFIX}probability/abs_max", "largest such difference", "full", _maximum("probability/abs_max"))
-    yield Metric(
-        f"{PREFIX}alignment/lag_-1",
-        "correlation of train logp and the rollout logp of the token before",
-        "full",
-        _lag(-1),
-    )
-    yield Metric(f"{PREFIX}alignment/lag_0", "the same of the same token", "full", _at("logp", formulas.pearson))
-    yield Metric(f"{PREFIX}alignment/lag_1", "the same with the rollout logp of the next token", "full", _lag(1))
+    logps = "correlation of train logp and"
+    yield Metric(f"{PREFIX}alignment/lag_-1", f"{logps} the rollout logp of the token before", "full", _lag(-1))
+    lag_0 = _at("logp", formulas.pearson)
+    yield Metric(f"{PREFIX}alignment/lag_0", f"{logps} rollout logp of the same token", "full", lag_0)
+    yield Metric(f"{PREFIX}alignment/lag_1", f"{logps} the rollout logp of the next token", "full", _lag(1))
     meaning = "1 if train and rollout logp are bit-equal on every valid token of more than 100, else 0"
     yield Metric(f"{PREFIX}identical", meaning, "full", formulas.identical)
 

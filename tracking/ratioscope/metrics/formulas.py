@@ -181,8 +181,8 @@ def noise_std(view: View) -> float | None:
 
 def noise_multiple(view: View) -> float | None:
     """Mean absolute log-ratio over the noise floor's; None where there is no floor, or it is 0."""
-    apart, floor = view.mean("token/abs_d", "token/n"), view.mean("noise/abs_d", "noise/n")
-    return apart / floor if apart is not None and floor else None
+    mismatch, floor = view.mean("token/abs_d", "token/n"), view.mean("noise/abs_d", "noise/n")
+    return mismatch / floor if mismatch is not None and floor else None
 
 
 def invalid(view: View) -> float | None:

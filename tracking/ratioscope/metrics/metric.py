@@ -8,6 +8,9 @@ from typing import Literal
 
 from ratioscope.metrics.view import View
 
+PREFIX = "ratioscope/"
+"""First part of the key of everything that only ratioscope logs; keys of evaluation have ``eval/`` before it."""
+
 Detail = Literal["headline", "standard", "full"]
 """Extent of what is sent: the trainer's own log; about 35 more for trackers; everything. Each has the one before."""
 

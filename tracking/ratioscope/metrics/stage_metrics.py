@@ -1,18 +1,16 @@
-"""Statistics of a general rule's stages; none of them has data under the short form."""
+"""Statistics of the stages of a general rule; none of them has data under a rule of bounds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ratioscope.correction.stages import CLASSES, MAX_STAGES
-from ratioscope.metrics.metric import Formula, Metric
+from ratioscope.metrics.metric import PREFIX, Formula, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratioscope.metrics.view import View
-
-PREFIX = "ratioscope/"
 
 _CLASS_MEANINGS = {
     "truncated_high": "clamped to an upper bound",

@@ -42,7 +42,7 @@ class View:
     Attributes:
         correction: the rule, or None.
         level: the level of the mode; ``"token"`` where there is no rule.
-        trusted: False if the trainer's own weights differed from ours, so that nothing is said of weights.
+        trusted: False if the trainer's own weights differed from ours, which withholds all statistics of weights.
         sums: values of ``slots.SUMS``.
         maxima: values of ``slots.MAXIMA``.
         counts: values of ``slots.COUNTS``.
@@ -119,10 +119,10 @@ class View:
     @cached_property
     def by_length(self) -> list[tuple[float, float]]:
         """Ratios and modified ones in the rows of each quartile of length."""
-        of = quartile(self.lengths["rows"])
-        ratios, modified = (np.bincount(of, self.lengths[name], 4).tolist() for name in ("ratios", "modified"))
+        quartiles = quartile(self.lengths["rows"])
+        ratios, modified = (np.bincount(quartiles, self.lengths[name], 4).tolist() for name in ("ratios", "modified"))
         return list(zip(ratios, modified, strict=True))
 
     def corrected(self, value: float | None) -> float | None:
-        """The value, unless nothing can be said of the weights."""
+        """Returns the value; None if there is no rule or the weights are not trusted."""
         return value if self.trusted and self.correction is not None else None

@@ -113,7 +113,7 @@ class Observer:
         packing: Packing | None = None,
         split: str = "train",
     ) -> None:
-        """Adds how far the policy has moved since it scored a batch, apart from the engines' mismatch.
+        """Adds the policy's drift since it scored a batch, separately from the engines' mismatch.
 
         :meth:`observe` gets old and rollout, this gets current and old, in any layout that :meth:`observe` takes.
         Touches no tensor of the caller's, keeps no graph and makes no host sync. A window in which nothing else is

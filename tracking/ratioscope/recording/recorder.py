@@ -124,7 +124,7 @@ class Recorder(Observer):
         already_logged: Container[str] = (),
         live_runs: Mapping[str, Callable[[], object | None]] | None = None,
     ) -> None:
-        """Opens journal and trackers; the first flush does so if nobody called it. Does nothing off rank 0.
+        """Opens journal and trackers; the first flush does so unless this was called before. Does nothing off rank 0.
 
         Args:
             reporters: the trainer's own callbacks by tracker name, whose runs are attached to.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ratioscope.journal.reader import JournalReader
 from ratioscope.metrics.catalogue import CATALOGUE
+from ratioscope.metrics.metric import PREFIX
 from ratioscope.runs.foreign.adopt import origin_text
 from ratioscope.runs.read import journal_of, read
 from ratioscope.runs.timeline import Curve
@@ -27,7 +28,6 @@ At = Literal["worst", "last", "median", "any"]
 
 Status = Literal["holds", "violated", "not measured"]
 
-PREFIX = "ratioscope/"
 _EVAL = "eval/"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ratioscope.record import Record
 
 GROUP = "ratioscope.sources"
-"""Entry-point group: what stands before ``:`` in an address -> a function from what follows to a :class:`Timeline`."""
+"""Entry-point group: scheme of an address ``scheme:rest`` -> a function that reads ``rest`` as a :class:`Timeline`."""
 
 _EVENTS = "events.out.tfevents.*"
 """Files of TensorBoard, looked for in a folder and two levels below, where trainers put them."""

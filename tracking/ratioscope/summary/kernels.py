@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
+from ratioscope.incidents import log
 from ratioscope.state.histogram import N_BUCKETS
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.state.slots import COUNTS, GENERATIONS, HISTOGRAMS, MAXIMA, SUMS
@@ -41,8 +42,6 @@ START_AFTER_S = 30.0
 
 LONGEST_S = 60.0
 """Seconds that a fork, or the end of the process, waits at most for a kernel which is being made."""
-
-_log = logging.getLogger("ratioscope")
 
 
 class BatchState(NamedTuple):
@@ -136,7 +135,7 @@ class _Maker:
                 self.kernel = entry.load()()
         except Exception as error:  # whatever is wrong with it, the plain path has the same numbers
             level = logging.WARNING if SWITCH in os.environ else logging.DEBUG  # where somebody has asked for it
-            _log.log(level, "no kernel for %s: %s: %s", self._device, type(error).__name__, error)
+            log.log(level, "no kernel for %s: %s: %s", self._device, type(error).__name__, error)
 
 
 _makers: dict[str, _Maker] = {}
@@ -153,7 +152,7 @@ def reduced(observation: Observation, correction: Rule | None, applied: torch.Te
         return kernel(observation, correction, applied)
     except Exception as error:
         maker.kernel = None
-        _log.warning("the kernel for %s failed, the plain path is taken from now on: %s", device, error)
+        log.warning("the kernel for %s failed, the plain path is taken from now on: %s", device, error)
         return None
 
 
@@ -173,7 +172,7 @@ def ready(device: str = "cpu", timeout: float | None = LONGEST_S) -> bool:
 
 
 def _maker(device: str) -> _Maker | None:
-    """That of a device; None where its kernel is not to be used."""
+    """Returns a device's kernel maker; None if its kernel is not to be used."""
     if device not in _makers and device in os.environ.get(SWITCH, DEFAULT).replace(" ", "").split(","):
         _makers[device] = _Maker(device)
     return _makers.get(device)

@@ -1,6 +1,6 @@
 """Bounds on sums of weights, computed from histogram buckets.
 
-A histogram tells how many log-ratios a bucket holds, not their values. Each function here therefore returns the
+A histogram holds how many log-ratios fall into a bucket, not their values. Each function here therefore returns the
 smallest and largest result that any values inside the buckets can give, and a best guess that spreads them evenly.
 """
 

@@ -102,7 +102,7 @@ class Tracker(ABC):
         counts_rows: True if ``connect`` sets ``received`` for a backend that can count its rows.
         identity: what finds the run again, as far as it is known after ``open``. It is stored before the run is
             opened, so that a process which dies meanwhile leaves no second run behind.
-        received: after ``connect``, the number of rows that the run already has; None if the backend cannot tell.
+        received: after ``connect``, the number of rows that the run already has; None if the backend cannot count them.
     """
 
     name: str

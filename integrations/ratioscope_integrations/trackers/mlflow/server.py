@@ -115,7 +115,7 @@ def public_uri(uri: str) -> str:
 
 
 def server_version(uri: str) -> str | None:
-    """Returns the version of a server; None if it does not tell, or if the URI is not a server's.
+    """Returns the version of a server; None if it does not report one, or if the URI is not a server's.
 
     Raises:
         ConnectionError: if no server answers; the client itself would retry for minutes.

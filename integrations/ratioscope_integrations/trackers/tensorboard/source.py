@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.metrics import catalogue
+from ratioscope.metrics.metric import PREFIX
 from ratioscope.runs.foreign import adopt
 from ratioscope.runs.foreign.config import config_of
 from ratioscope.runs.timeline import Timeline
@@ -81,7 +82,7 @@ def _points(events: Any) -> Mapping[str, list[Point]]:
     tags = {tag: adopt.split_key(tag) for tag in events.Tags()["scalars"]}
     known = catalogue.keys("full")
     ours = {tag: key for tag, key in tags.items() if key[1] in known}
-    if not any(plain.startswith(adopt.OWN) for _, plain in ours.values()):
+    if not any(plain.startswith(PREFIX) for _, plain in ours.values()):
         ours = {tag: key for tag, key in tags.items() if adopt.is_known(tag)}
     points: dict[str, list[Point]] = {}
     for tag, key in ours.items():

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.metrics import catalogue
+from ratioscope.metrics.metric import PREFIX
 from ratioscope.runs.foreign import adopt
 from ratioscope.runs.foreign.config import config_of
 from ratioscope.runs.timeline import Timeline
@@ -91,7 +92,7 @@ def _points(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Point]]:
                     ours.setdefault(prefix + plain, []).append((int(step), time, float(value)))
                 if adopt.find(plain) is not None:
                     others.setdefault(prefix + plain, []).append((int(step), time, float(value)))
-    return ours if any(adopt.split_key(key)[1].startswith(adopt.OWN) for key in ours) else others
+    return ours if any(adopt.split_key(key)[1].startswith(PREFIX) for key in ours) else others
 
 
 def _milliseconds(moment: object) -> int:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def count_rows(run: Run) -> int | None:
-    """Counts the rows that are stored; None if trackio cannot tell, as on a network file system.
+    """Counts the rows that are stored; None if trackio cannot count them, as on a network file system.
 
     Raises:
         ConnectionError: if the server does not answer.

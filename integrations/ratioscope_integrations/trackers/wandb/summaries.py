@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratioscope.metrics import catalogue
-from ratioscope.metrics.catalogue import FRACTION, PREFIX, RAW
+from ratioscope.metrics.catalogue import FRACTION, RAW
+from ratioscope.metrics.metric import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -40,7 +40,7 @@ def report_to_of(tracking: Any) -> list[str | Tracker]:
 
 
 def live_runs(tracking: Any) -> dict[str, Callable[[], object | None]]:
-    """Maps loggers whose package does not tell which run is live to functions that return the logger's run."""
+    """Maps loggers whose package does not expose the live run to functions that return the logger's run."""
     loggers = lookup(tracking, "logger")
     runs = {"wandb": lookup(loggers, "wandb.run"), "tensorboard": lookup(loggers, "tensorboard.writer")}
     return {name: partial(_itself, run) for name, run in runs.items() if run is not None and not is_unknown(run)}

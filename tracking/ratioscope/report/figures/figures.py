@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ratioscope.extras import require
+from ratioscope.metrics.metric import PREFIX
 from ratioscope.report.figures.heat import heat_panels
 from ratioscope.report.figures.histogram import histogram_panel
 from ratioscope.report.figures.lines import Chart, Stat, line_panel
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Absent", "Panel", "drawn", "panels"]
 
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = COLORS
-_P = "ratioscope/"
 _RAW = "sampling/raw_importance_sampling_ratio/"
 _SHARE = (("tickformat", ".4~%"), ("rangemode", "tozero"))
 
@@ -54,7 +54,7 @@ FAN = Chart(
     "fan",
     "Raw ratio",
     "Quantiles of the ratio before the correction, at the level of the mode, on a logarithmic axis.",
-    _fan(f"{_P}{{level}}/raw/", ends=True, instead=f"{_P}raw/"),
+    _fan(f"{PREFIX}{{level}}/raw/", ends=True, instead=f"{PREFIX}raw/"),
     "raw ratio",
     log=True,
     bounded=True,
@@ -64,8 +64,8 @@ MODIFIED = Chart(
     "Modified fraction",
     "Share of the ratios that the correction changes, those below the lower bound and those above the upper one.",
     (
-        Stat(f"{_P}modified/high", "above upper", VERMILION),
-        Stat(f"{_P}modified/low", "below lower", BLUE, several="dot"),
+        Stat(f"{PREFIX}modified/high", "above upper", VERMILION),
+        Stat(f"{PREFIX}modified/low", "below lower", BLUE, several="dot"),
     ),
     "share of the ratios",
     ".3~%",
@@ -77,8 +77,8 @@ ESS = Chart(
     "Effective share of the sample when weighted by the ratios, before and after the correction; 100 % if the "
     "engines agree.",
     (
-        Stat(f"{_P}ess/raw", "raw", BLUE, several="dot"),
-        Stat(f"{_P}ess/corrected", "corrected", VERMILION),
+        Stat(f"{PREFIX}ess/raw", "raw", BLUE, several="dot"),
+        Stat(f"{PREFIX}ess/corrected", "corrected", VERMILION),
     ),
     "ESS / n",
     ".4~%",
@@ -88,7 +88,7 @@ KL = Chart(
     "kl",
     "KL divergence",
     "Two estimates of KL(rollout || trainer) per token, in nats: k1 is unbiased and noisy, k3 never negative.",
-    (Stat(f"{_P}kl/k3", "k3", VERMILION), Stat(f"{_P}kl/k1", "k1", BLUE, several="dot", width=1.2)),
+    (Stat(f"{PREFIX}kl/k3", "k3", VERMILION), Stat(f"{PREFIX}kl/k1", "k1", BLUE, several="dot", width=1.2)),
     "nats",
     axis=(("exponentformat", "power"),),
 )
@@ -97,8 +97,8 @@ SEQUENCE = Chart(
     "Sequence log-ratio",
     "Mean and standard deviation over completions of the summed log-ratio.",
     (
-        Stat(f"{_P}sequence/log_ratio/std", "standard deviation", VERMILION),
-        Stat(f"{_P}sequence/log_ratio/mean", "mean", BLUE, several="dot"),
+        Stat(f"{PREFIX}sequence/log_ratio/std", "standard deviation", VERMILION),
+        Stat(f"{PREFIX}sequence/log_ratio/mean", "mean", BLUE, several="dot"),
     ),
     "nats",
     axis=(("exponentformat", "power"),),
@@ -107,7 +107,7 @@ SEQUENCE_RATIO = Chart(
     "sequence-ratio",
     "Sequence ratio",
     "Quantiles of the ratio of whole completions, the product of their tokens' ratios.",
-    _fan(f"{_P}sequence/raw/", ends=False),
+    _fan(f"{PREFIX}sequence/raw/", ends=False),
     "sequence ratio",
     log=True,
 )
@@ -115,7 +115,7 @@ SEQUENCE_SHARE = Chart(
     "sequence-share",
     "Largest sequence weight",
     "Share of the window's total weight that belongs to its heaviest completion.",
-    (Stat(f"{_P}sequence/max_weight_share", "largest share", BLUE),),
+    (Stat(f"{PREFIX}sequence/max_weight_share", "largest share", BLUE),),
     "share of the weight",
     ".3~%",
     _SHARE,
@@ -125,8 +125,8 @@ EXCLUDED = Chart(
     "Excluded share",
     "Share of the masked-in tokens without a usable log-probability, and of the completions without a valid token.",
     (
-        Stat(f"{_P}tokens/invalid", "invalid tokens", VERMILION),
-        Stat(f"{_P}rows/empty", "empty completions", BLUE, several="dot"),
+        Stat(f"{PREFIX}tokens/invalid", "invalid tokens", VERMILION),
+        Stat(f"{PREFIX}rows/empty", "empty completions", BLUE, several="dot"),
     ),
     "share",
     ".3~%",
@@ -137,12 +137,12 @@ COUNTS = Chart(
     "Excluded by reason",
     "Number of tokens and completions of each window that all statistics leave out, by reason.",
     (
-        Stat(f"{_P}counts/nan", "NaN", VERMILION),
-        Stat(f"{_P}counts/inf", "infinite", PINK, several="dot"),
-        Stat(f"{_P}counts/missing", "missing", ORANGE, several="dash"),
-        Stat(f"{_P}counts/positive_logp", "rollout logp above 0", GREEN, several="dashdot"),
-        Stat(f"{_P}counts/rows_empty", "empty completions", BLUE, several="longdash"),
-        Stat(f"{_P}counts/overflow", "ratio overflows float32", SKY, several="solid"),
+        Stat(f"{PREFIX}counts/nan", "NaN", VERMILION),
+        Stat(f"{PREFIX}counts/inf", "infinite", PINK, several="dot"),
+        Stat(f"{PREFIX}counts/missing", "missing", ORANGE, several="dash"),
+        Stat(f"{PREFIX}counts/positive_logp", "rollout logp above 0", GREEN, several="dashdot"),
+        Stat(f"{PREFIX}counts/rows_empty", "empty completions", BLUE, several="longdash"),
+        Stat(f"{PREFIX}counts/overflow", "ratio overflows float32", SKY, several="solid"),
     ),
     "tokens or completions",
     ",d",

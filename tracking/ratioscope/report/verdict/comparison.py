@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.config.flatten import flatten
 from ratioscope.report.verdict.line import MISMATCH, curve
 from ratioscope.report.verdict.verdict import common_label, key_figures
 from ratioscope.text import number, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ratioscope.runs.timeline import Timeline
 
@@ -71,18 +71,13 @@ def differences(timelines: Sequence[Timeline]) -> list[Difference]:
 
 def config_differences(timelines: Sequence[Timeline]) -> list[ConfigDifference]:
     """Returns every setting that differs, sorted by name; nested settings have dotted names."""
-    configs = [dict(_settings(timeline.config, ())) for timeline in timelines]
+    configs = [{key: _setting_text(value) for key, value in flatten(run.config).items()} for run in timelines]
     rows = {key: tuple(config.get(key, NOT_SET) for config in configs) for key in sorted(set().union(*configs))}
     return [ConfigDifference(key, values) for key, values in rows.items() if len(set(values)) > 1]
 
 
-def _settings(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yields every value that is not a non-empty mapping, under its dotted name."""
-    if isinstance(value, Mapping) and (value or not path):
-        for name, item in value.items():
-            yield from _settings(item, (*path, str(name)))
-    else:
-        yield ".".join(path), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+def _setting_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def first_to_drift(timelines: Sequence[Timeline]) -> str:

@@ -1,4 +1,4 @@
-"""Runs that somebody else logged: which of their numbers are ours, which stand in for ours, and which are neither."""
+"""Third-party runs: reads their metrics as the equal or nearest ones of ratioscope, and notes the difference."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from ratioscope.metrics.metric import PREFIX
 from ratioscope.runs.foreign.names import NAMES, Name
 from ratioscope.runs.timeline import Curve
 
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from ratioscope.runs.timeline import Timeline
 
 EVAL = "eval/"
-OWN = "ratioscope/"
 KNOWN = "TRL's sampling/*, verl's rollout_corr/*, slime's tis* and mis_*, NeMo-RL's, prime-rl's or open-instruct's"
-"""Whose names are known, in a few words."""
+"""Trainers whose metric names are known, as messages list them."""
 
 _PREFIXES = {"train/": "", EVAL: EVAL, "eval_": EVAL}
 """Prefixes that trainers put before a key, and the timeline's prefix for each."""
@@ -58,11 +58,11 @@ def scalars_of(row: Mapping[str, object]) -> dict[str, dict[str, float]]:
 
 
 def adopt(timeline: Timeline) -> Timeline:
-    """Puts numbers that somebody else logged where ours would be, and notes whose they are.
+    """Copies third-party curves to the keys of the ratioscope metrics they stand in for, and notes their origin.
 
-    A run with any number of ours stays as it is. Each curve stays under its own name as well.
+    A run with any metric of ratioscope is returned unchanged. Every curve also stays under its original key.
     """
-    if any(split_key(key)[1].startswith(OWN) for key in timeline.scalars):
+    if any(split_key(key)[1].startswith(PREFIX) for key in timeline.scalars):
         return timeline
     found = [(key, name) for key in timeline.scalars if (name := find(split_key(key)[1])) is not None]
     for key, name in sorted(found, key=lambda pair: not pair[1].exact):
@@ -82,7 +82,7 @@ def read_as(timeline: Timeline, key: str) -> str:
 
 
 def origin_text(origin: str) -> str:
-    """A name of somebody else's, and in what it differs from ours; empty for no name."""
+    """Describes a third-party metric and how it differs from ours; empty for an unknown or empty name."""
     name = find(origin) if origin else None
     if name is None:
         return ""
