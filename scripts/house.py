@@ -28,6 +28,8 @@ MOST_LINES, MOST_BODY, MOST_PARAMETERS = 250, 25, 8
 
 EXCEPTIONS: dict[str, str] = {
     "ratioscope.recording.recorder.Recorder.__init__": "public keyword-only settings",
+    "ratioscope.correction.presets.skyrl._off_policy_correction": "one parameter for each of SkyRL's own options",
+    "ratioscope.correction.presets.slime._mis": "one parameter for each of slime's own options",
 }
 """Function or module -> the reason why it may exceed a size."""
 
