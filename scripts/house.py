@@ -31,6 +31,8 @@ EXCEPTIONS: dict[str, str] = {
     "ratioscope_integrations.trainers.trl.callback.RatioscopeCallback.__init__": "public keyword-only settings",
     "ratioscope_integrations.kernels.cpu.ratios.ratios": "one loop with named sums; two loops would read the row twice",
     "ratioscope_integrations.kernels.cpu.sums._neighbours_with_holes": "one loop with named sums",
+    "ratioscope.correction.presets.skyrl._off_policy_correction": "one parameter for each of SkyRL's own options",
+    "ratioscope.correction.presets.slime._mis": "one parameter for each of slime's own options",
 }
 """Function or module -> the reason why it may exceed a size."""
 

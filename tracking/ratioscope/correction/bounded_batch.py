@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import torch
 
@@ -108,6 +108,10 @@ class BoundedBatch:
     bounds: Bounds
     observation: Observation
 
+    # Members that only stages have.
+    normalizer: ClassVar[None] = None
+    stage_counts: ClassVar[None] = None
+
     @cached_property
     def valid(self) -> torch.Tensor:
         """Bool, valid tokens, or sequences with at least one."""
@@ -174,14 +178,6 @@ class BoundedBatch:
     def loss_mask(self) -> torch.Tensor:
         """Bool ``(B, T)``, the mask as given."""
         return self.observation.masked_in
-
-    @property
-    def normalizer(self) -> None:
-        """None: bounds do not normalise."""
-
-    @property
-    def stage_counts(self) -> None:
-        """None: bounds are no stages."""
 
     def disagreements(self, applied: torch.Tensor) -> torch.Tensor:
         """Counts valid ratios whose applied weight is not the rule's to the bit; all of them if the shape differs."""

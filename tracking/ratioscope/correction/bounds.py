@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 from ratioscope.correction.bounded_batch import Action, BoundedBatch, Bounds, Level
 from ratioscope.correction.staged import StagedCorrection
@@ -38,6 +38,11 @@ class Correction(Bounds):
 
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    # Members that only stages vary: a masked token stays in the mask with weight 0.
+    stages: ClassVar[tuple[Stage, ...]] = ()
+    batch_normalize: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
+
     @staticmethod
     def of(
         stages: Sequence[Stage],
@@ -65,8 +70,7 @@ class Correction(Bounds):
             ValueError: if there are too many stages, a stage truncates another ratio than the weight, or an argument
                 is none of those named.
         """
-        given = {} if sources is None else sources
-        return StagedCorrection(tuple(stages), weight, log_clamp, batch_normalize, name, given)
+        return StagedCorrection(tuple(stages), weight, log_clamp, batch_normalize, name, sources or {})
 
     @staticmethod
     def preset(name: str, **options: Any) -> Correction | StagedCorrection:
@@ -133,21 +137,6 @@ class Correction(Bounds):
     def bounds(self) -> Correction:
         """The rule itself."""
         return self
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """No stages."""
-        return ()
-
-    @property
-    def batch_normalize(self) -> bool:
-        """False: bounds do not normalise."""
-        return False
-
-    @property
-    def drops(self) -> bool:
-        """False: a masked token stays in the mask with weight 0."""
-        return False
 
     def correct(self, observation: Observation) -> BoundedBatch:
         """Applies the bounds to a batch, without a host sync."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from ratioscope.correction.checks import check_choice
 from ratioscope.correction.stage_pipeline import apply_stages
@@ -53,6 +53,10 @@ class StagedCorrection:
     name: str | None = field(default=None, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    # A sequence's weight counts once for each of its tokens; stages decide on more than the ratios of one level.
+    level: ClassVar[Literal["token"]] = "token"
+    bounds: ClassVar[None] = None
+
     def __post_init__(self) -> None:
         check_choice("weight", self.weight, get_args(Weight))
         if len(self.stages) > MAX_STAGES:
@@ -69,18 +73,9 @@ class StagedCorrection:
                 raise ValueError(msg)
 
     @property
-    def level(self) -> Literal["token"]:
-        """Level of the weights: a sequence's weight counts once for each of its tokens."""
-        return "token"
-
-    @property
     def mode(self) -> str:
         """The rule's name; ``"stages"`` without one."""
         return self.name or "stages"
-
-    @property
-    def bounds(self) -> None:
-        """None: stages decide on more than the ratios of one level."""
 
     @property
     def drops(self) -> bool:

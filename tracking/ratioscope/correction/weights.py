@@ -29,13 +29,7 @@ class Weighed:
 
     @classmethod
     def from_batch(cls, corrected: CorrectedBatch, packing: Packing | None, *, total: int) -> Self:
-        """Reads weights and mask off a corrected batch, packed again where it was packed.
-
-        Args:
-            corrected: the batch under the rule.
-            packing: where the rows lie in the packed vector; None for ``(B, T)``.
-            total: length of the packed vector.
-        """
+        """Reads weights and mask off a corrected batch, packed again to ``(total,)`` if it was packed."""
         weights, mask = corrected.loss_weights, corrected.loss_mask
         if packing is None:
             return cls(weights, mask)
@@ -88,19 +82,9 @@ def weigh(
     advantages: torch.Tensor | None = None,
     packing: Packing | None = None,
 ) -> Weighed:
-    """Returns the weights of :func:`correct`, with the mask that the loss then divides by.
+    """Returns the weights of :func:`correct`, with the mask ``(B, T)`` or ``(N,)`` that the loss then divides by.
 
-    Args:
-        train_logps: ``(B, T)`` log-probabilities of the sampled tokens under the trainer.
-        rollout_logps: ``(B, T)`` log-probabilities of these tokens under the engine that sampled them.
-        mask: ``(B, T)`` bool or 0/1: completion tokens that the policy sampled (tool results excluded).
-        correction: the rule.
-        advantages: ``(B,)`` advantage of each row, for a rule that decides by it.
-        packing: where the rows lie, for ``(N,)`` tensors.
-
-    Raises:
-        ValueError: if the shapes differ or are not two-dimensional, or a rule decides by the advantage and got none.
-        TypeError: if the log-probabilities are not floating-point tensors.
+    Arguments and errors are those of :func:`correct`.
     """
     corrected = apply_rule(
         train_logps, rollout_logps, mask, correction=correction, advantages=advantages, packing=packing
@@ -120,17 +104,10 @@ def apply_rule(
 ) -> CorrectedBatch:
     """Checks a batch once and applies a rule to it: both weights for the loss and counts can be read off the result.
 
-    Args:
-        train_logps: as for :func:`weigh`, as the other arguments.
-        rollout_logps: log-probabilities under the engine.
-        mask: completion tokens.
-        correction: the rule.
-        advantages: advantage of each row.
-        token_ids: ids of the sampled tokens, to name the worst of them.
-        packing: where the rows lie, for ``(N,)`` tensors.
+    Arguments are those of :func:`correct`, and ``(B, T)`` ids of the sampled tokens, to name the worst of them.
 
     Raises:
-        ValueError: as for :func:`weigh`.
+        ValueError: as :func:`correct` does.
         TypeError: if the log-probabilities or the mask are no tensors: lists have no place in a loss.
     """
     for name, values in (("train_logps", train_logps), ("rollout_logps", rollout_logps), ("mask", mask)):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ratioscope.correction.bounds import Correction
-from ratioscope.correction.checks import near
-from ratioscope.correction.rule import Rule
+from ratioscope.correction.checks import listed, near
+from ratioscope.correction.staged import StagedCorrection
 from ratioscope.correction.stages import Stage, StageAction, StageLevel
 
-Build = Callable[..., Rule]
-"""Makes a rule from options by keyword; an option without a default must be given."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
+    from ratioscope.correction.rule import Rule
 
 LEVELS: dict[str, StageLevel] = {"token": "token", "sequence": "product", "geometric": "geometric"}
 """Level of a ratio by the name that several frameworks give it."""
@@ -28,19 +27,18 @@ class Preset:
     Attributes:
         name: ``framework/rule``.
         source: the file of that framework that it was read from, in July and August 2026.
-        build: makes the rule; its keyword arguments are the framework's options, with its defaults.
+        build: makes the rule; its keyword arguments are the framework's options, with its defaults; one without a
+            default must be given. A partial function sets some of them itself.
         note: a remark for the documentation; may be empty.
         example: options for the tables of the documentation, where some have no default.
-        fixed: options of ``build`` that the preset sets itself.
         names: the options it has; empty for all of ``build``.
     """
 
     name: str
     source: str
-    build: Build
+    build: Callable[..., Rule]
     note: str = ""
     example: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
     @property
@@ -60,18 +58,17 @@ class Preset:
         for name in given:
             if name not in known:
                 hint = near(name, list(known))
-                msg = f"got option {name!r} of preset {self.name!r}; expected {_listed(known)}{hint}"
+                msg = f"got option {name!r} of preset {self.name!r}; expected {listed(list(known)) or 'none'}{hint}"
                 raise ValueError(msg)
         missing = [name for name, default in known.items() if default is inspect.Parameter.empty and name not in given]
         if missing:
-            msg = f"got preset {self.name!r} without {_listed(missing)}; {self.name.partition('/')[0]} has no default"
+            msg = f"got preset {self.name!r} without {listed(missing)}; {self.name.partition('/')[0]} has no default"
             raise ValueError(msg)
         sources = {name: f"{self.name}: {name}" for name in given}
-        return self.build(**self.fixed, **given).with_sources(self.name, sources)
+        return self.build(**given).with_sources(self.name, sources)
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A rule of another framework that no stages express.
 
     Attributes:
@@ -83,31 +80,22 @@ class Refusal:
     reason: str
 
 
-def rejecting(statistic: str, level: str, action: StageAction, lower: float | None, upper: float | None) -> list[Stage]:
-    """Returns one stage in a list; an empty list where both sides are open."""
+def rejecting(
+    statistic: str, level: str, action: StageAction, lower: float | None, upper: float | None
+) -> tuple[Stage, ...]:
+    """Returns one stage in a tuple; an empty tuple where both sides are open."""
     if lower is None and upper is None:
-        return []
-    return [Stage(statistic, level, action, lower, upper)]  # type: ignore[arg-type]
+        return ()
+    return (Stage(statistic, level, action, lower, upper),)  # type: ignore[arg-type]  # the stage checks both
 
 
-def ratio_stage(
-    level: StageLevel, action: StageAction, lower: float | None, upper: float | None, *, name: str | None = None
-) -> Stage:
-    """Returns a stage that compares the ratio."""
-    return Stage("ratio", level, action, lower, upper, name=name)
-
-
-def opsm(threshold: float) -> Rule:
+def opsm(threshold: float) -> StagedCorrection:
     """Makes off-policy sequence masking: zeroes sequences of negative advantage with a mean of -l above it."""
-    return Correction.of([Stage("k1", "mean", "zero", upper=threshold, advantage="negative")], weight="one")
+    return StagedCorrection((Stage("k1", "mean", "zero", upper=threshold, advantage="negative"),), "one")
 
 
 def pair(name: str, value: Any) -> tuple[float, float]:
-    """Returns two numbers, in order.
-
-    Raises:
-        ValueError: if the value is anything else.
-    """
+    """Returns two numbers, in order; raises ValueError for anything else."""
     numbers = [] if isinstance(value, str) else list(value)
     if len(numbers) != 2 or not all(isinstance(number, int | float) for number in numbers):
         msg = f"got {name}={value!r}; expected two numbers"
@@ -116,17 +104,9 @@ def pair(name: str, value: Any) -> tuple[float, float]:
 
 
 def positive(name: str, value: Any) -> float:
-    """Returns a finite number above 0.
-
-    Raises:
-        ValueError: if the value is anything else.
-    """
+    """Returns a finite number above 0; raises ValueError for anything else."""
     number = float(value)
     if not 0.0 < number < math.inf:
         msg = f"got {name}={value!r}; expected a number above 0"
         raise ValueError(msg)
     return number
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(map(repr, names)) or "none"

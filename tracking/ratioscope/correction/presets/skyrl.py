@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from ratioscope.correction.bounds import Correction
 from ratioscope.correction.checks import check_choice
-from ratioscope.correction.presets.preset import Preset, ratio_stage, rejecting
+from ratioscope.correction.presets.preset import Preset, rejecting
+from ratioscope.correction.staged import StagedCorrection
+from ratioscope.correction.stages import Stage
 
-if TYPE_CHECKING:
-    from ratioscope.correction.staged import StagedCorrection
 
-
-def _off_policy_correction(
+def _off_policy_correction(  # noqa: PLR0913  # the framework's own options
     *,
     outlier_token_is_threshold_low: float | None = None,
     outlier_token_is_threshold_high: float | None = None,
@@ -36,57 +35,34 @@ def _off_policy_correction(
         msg += "the tokens that its mask leaves, and our stages all decide on the raw values."
         raise ValueError(msg)
     stages = rejecting("ratio", "any", "drop", outlier_token_is_threshold_low, outlier_token_is_threshold_high)
-    stages += rejecting("ratio", "token", "drop", *bounds) if masks_tokens else []
+    stages += rejecting("ratio", "token", "drop", *bounds) if masks_tokens else ()
     if tis_ratio_type is not None:
         check_choice("tis_ratio_type", tis_ratio_type, ("token", "sequence"))
         token = tis_ratio_type == "token"
         cap = token_tis_ratio_clip_high if token else sequence_tis_ratio_clip_high
-        stages.append(ratio_stage("token" if token else "product", "truncate", None, cap))
+        stages += (Stage("ratio", "token" if token else "product", "truncate", None, cap),)
     if sequence_mask_metric is not None:
         check_choice("sequence_mask_metric", sequence_mask_metric, ("geometric", "product"))
         geometric = sequence_mask_metric == "geometric"
         low, high = (geo_mask_low, geo_mask_high) if geometric else (product_mask_low, product_mask_high)
-        stages.append(ratio_stage("geometric" if geometric else "product", "drop", low, high))
+        stages += (Stage("ratio", "geometric" if geometric else "product", "drop", low, high),)
     weight: Any = tis_ratio_type or "one"
-    return Correction.of(stages, weight=weight, log_clamp=20.0)
+    return StagedCorrection(stages, weight, log_clamp=20.0)
 
 
-def presets() -> list[Preset]:
-    """Returns the presets of this framework."""
-    source = "skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py"
-    rule = _off_policy_correction
-    outlier = ("outlier_token_is_threshold_low", "outlier_token_is_threshold_high")
-    tokens = ("token_mask_is_threshold_low", "token_mask_is_threshold_high")
-    return [
-        Preset("skyrl/off_policy_correction", source, rule, "Every option at once", {"tis_ratio_type": "token"}),
-        Preset("skyrl/token", source, rule, fixed={"tis_ratio_type": "token"}, names=("token_tis_ratio_clip_high",)),
-        Preset(
-            "skyrl/sequence",
-            source,
-            rule,
-            fixed={"tis_ratio_type": "sequence"},
-            names=("sequence_tis_ratio_clip_high",),
-        ),
-        Preset("skyrl/outlier", source, rule, "A veto", {outlier[0]: 0.2, outlier[1]: 100.0}, names=outlier),
-        Preset("skyrl/token_mask", source, rule, "Both bounds", {tokens[0]: 0.5, tokens[1]: 2.0}, names=tokens),
-        Preset(
-            "skyrl/geometric",
-            source,
-            rule,
-            fixed={"sequence_mask_metric": "geometric"},
-            names=(
-                "geo_mask_low",
-                "geo_mask_high",
-            ),
-        ),
-        Preset(
-            "skyrl/product",
-            source,
-            rule,
-            fixed={"sequence_mask_metric": "product"},
-            names=(
-                "product_mask_low",
-                "product_mask_high",
-            ),
-        ),
-    ]
+_SOURCE = "skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py"
+_OUTLIER = ("outlier_token_is_threshold_low", "outlier_token_is_threshold_high")
+_TOKEN_MASK = ("token_mask_is_threshold_low", "token_mask_is_threshold_high")
+_rule = _off_policy_correction
+_token, _sequence = partial(_rule, tis_ratio_type="token"), partial(_rule, tis_ratio_type="sequence")
+_geometric, _product = (partial(_rule, sequence_mask_metric=metric) for metric in ("geometric", "product"))
+
+PRESETS = (
+    Preset("skyrl/off_policy_correction", _SOURCE, _rule, "Every option at once", {"tis_ratio_type": "token"}),
+    Preset("skyrl/token", _SOURCE, _token, names=("token_tis_ratio_clip_high",)),
+    Preset("skyrl/sequence", _SOURCE, _sequence, names=("sequence_tis_ratio_clip_high",)),
+    Preset("skyrl/outlier", _SOURCE, _rule, "A veto", {_OUTLIER[0]: 0.2, _OUTLIER[1]: 100.0}, _OUTLIER),
+    Preset("skyrl/token_mask", _SOURCE, _rule, "Both bounds", {_TOKEN_MASK[0]: 0.5, _TOKEN_MASK[1]: 2.0}, _TOKEN_MASK),
+    Preset("skyrl/geometric", _SOURCE, _geometric, names=("geo_mask_low", "geo_mask_high")),
+    Preset("skyrl/product", _SOURCE, _product, names=("product_mask_low", "product_mask_high")),
+)

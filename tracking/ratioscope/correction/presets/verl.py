@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from ratioscope.correction.bounds import Correction
 from ratioscope.correction.checks import check_choice
-from ratioscope.correction.presets.preset import Build, Preset, positive, ratio_stage, rejecting
+from ratioscope.correction.presets.preset import Preset, positive, rejecting
+from ratioscope.correction.staged import StagedCorrection
 from ratioscope.correction.stages import MAX_STAGES, Stage
-
-if TYPE_CHECKING:
-    from ratioscope.correction.staged import StagedCorrection
 
 LOG_CLAMP = 20.0
 RS_MODES = (
@@ -34,25 +32,21 @@ def rollout_correction(
     rollout_rs_threshold: float | str | None = None,
 ) -> StagedCorrection:
     """The rule of ``RolloutCorrectionConfig``: weights by ``rollout_is``, rejection by ``rollout_rs``, or both."""
-    stages: list[Stage] = []
+    stages: tuple[Stage, ...] = ()
     weight: Any = "one"
     if rollout_is is not None:
         check_choice("rollout_is", rollout_is, ("token", "sequence"))
         level: Any = "token" if rollout_is == "token" else "product"
         lower, upper = _bounds("rollout_is_threshold", rollout_is_threshold)
-        stages.append(ratio_stage(level, "truncate" if lower is None else "zero", lower, upper))
+        stages += (Stage("ratio", level, "truncate" if lower is None else "zero", lower, upper),)
         weight = rollout_is
     for mode, threshold in _rejections(rollout_rs, rollout_rs_threshold):
         stages += _rejection(mode, threshold)
     if len(stages) > MAX_STAGES:
         msg = f"got {len(stages)} stages of rollout_is and rollout_rs; expected at most {MAX_STAGES}"
         raise ValueError(msg)
-    return Correction.of(
-        stages,
-        weight=weight,
-        log_clamp=LOG_CLAMP,
-        batch_normalize=rollout_is_batch_normalize and rollout_is is not None,
-    )
+    normalize = rollout_is_batch_normalize and rollout_is is not None
+    return StagedCorrection(stages, weight, LOG_CLAMP, normalize)
 
 
 def _rejections(rollout_rs: str | None, thresholds: float | str | None) -> list[tuple[str, float | str]]:
@@ -72,7 +66,7 @@ def _rejections(rollout_rs: str | None, thresholds: float | str | None) -> list[
     return list(zip(modes, each if len(each) == len(modes) else each * len(modes), strict=True))
 
 
-def _rejection(mode: str, threshold: float | str) -> list[Stage]:
+def _rejection(mode: str, threshold: float | str) -> tuple[Stage, ...]:
     over, _, statistic = mode.rpartition("_")
     level = {"token": "token", "seq_sum": "sum", "seq_mean": "mean", "seq_max": "max"}[over]
     lower, upper = _bounds("rollout_rs_threshold", threshold)
@@ -104,57 +98,30 @@ def _bounds(name: str, threshold: Any) -> tuple[float | None, float]:
     raise ValueError(msg)
 
 
-def _is(rollout_is: str, default: float | str) -> Build:
-    def build(
-        *, rollout_is_threshold: float | str = default, rollout_is_batch_normalize: bool = False
-    ) -> StagedCorrection:
-        return rollout_correction(
-            rollout_is=rollout_is,
-            rollout_is_threshold=rollout_is_threshold,
-            rollout_is_batch_normalize=rollout_is_batch_normalize,
-        )
-
-    return build
+def _rejecting(mode: str, *, rollout_rs_threshold: float | str) -> StagedCorrection:
+    return rollout_correction(rollout_rs=mode, rollout_rs_threshold=rollout_rs_threshold)
 
 
-def _rs(mode: str) -> Build:
-    def build(*, rollout_rs_threshold: float | str) -> StagedCorrection:
-        return rollout_correction(rollout_rs=mode, rollout_rs_threshold=rollout_rs_threshold)
+_WEIGHT = ("rollout_is_threshold", "rollout_is_batch_normalize")
+_token, _sequence = (partial(rollout_correction, rollout_is=level) for level in ("token", "sequence"))
+_icepop, _geometric = partial(_token, rollout_is_threshold="0.5_5.0"), partial(_rejecting, "seq_mean_k1")
+_sides = "A number truncates from above; a text such as 0.5_2.0 zeroes what is outside"
+_inverse = "Bounds are of rollout/trainer, since they bound -l; one bound stands for its inverse too"
+_both = {"rollout_is": "token", "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.9_1.1"}
+_icepop_example, _geometric_example = {"rollout_is_threshold": "0.5_2.0"}, {"rollout_rs_threshold": "0.9_1.1"}
 
-    return build
+
+def _rejection_preset(mode: str) -> Preset:
+    is_k1 = mode.endswith("k1")
+    example = {"rollout_rs_threshold": "0.5_2.0" if is_k1 else 0.2}
+    return Preset(f"verl/{mode}", _SOURCE, partial(_rejecting, mode), _inverse if is_k1 else "", example)
 
 
-def presets() -> list[Preset]:
-    """Returns the presets of this framework."""
-    both = "A number truncates from above; a text such as 0.5_2.0 zeroes what is outside"
-    combined = {"rollout_is": "token", "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.9_1.1"}
-    bound = "Bounds are of rollout/trainer, since they bound -l; one bound stands for its inverse too"
-    return [
-        Preset("verl/rollout_correction", _SOURCE, rollout_correction, "Every option at once", combined),
-        Preset("verl/token", _SOURCE, _is("token", 2.0), both),
-        Preset("verl/sequence", _SOURCE, _is("sequence", 2.0), both),
-        Preset(
-            "verl/icepop",
-            _SOURCE,
-            _is("token", "0.5_5.0"),
-            "rollout_is=token with two bounds",
-            {"rollout_is_threshold": "0.5_2.0"},
-        ),
-        *(
-            Preset(
-                f"verl/{mode}",
-                _SOURCE,
-                _rs(mode),
-                bound if mode.endswith("k1") else "",
-                {"rollout_rs_threshold": "0.5_2.0" if mode.endswith("k1") else 0.2},
-            )
-            for mode in RS_MODES
-        ),
-        Preset(
-            "verl/geometric",
-            _SOURCE,
-            _rs("seq_mean_k1"),
-            "The old name of seq_mean_k1",
-            {"rollout_rs_threshold": "0.9_1.1"},
-        ),
-    ]
+PRESETS = (
+    Preset("verl/rollout_correction", _SOURCE, rollout_correction, "Every option at once", _both),
+    Preset("verl/token", _SOURCE, _token, _sides, names=_WEIGHT),
+    Preset("verl/sequence", _SOURCE, _sequence, _sides, names=_WEIGHT),
+    Preset("verl/icepop", _SOURCE, _icepop, "rollout_is=token with two bounds", _icepop_example, _WEIGHT),
+    *map(_rejection_preset, RS_MODES),
+    Preset("verl/geometric", _SOURCE, _geometric, "The old name of seq_mean_k1", _geometric_example),
+)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ratioscope.correction.bounds import Correction
 from ratioscope.correction.checks import check_choice
-from ratioscope.correction.presets.preset import LEVELS, Preset, pair, ratio_stage
-
-if TYPE_CHECKING:
-    from ratioscope.correction.staged import StagedCorrection
+from ratioscope.correction.presets.preset import LEVELS, Preset, pair
+from ratioscope.correction.staged import StagedCorrection
+from ratioscope.correction.stages import Stage
 
 
 def _rollout_is(
@@ -25,16 +23,16 @@ def _rollout_is(
     check_choice("rollout_is_mode", rollout_is_mode, ("truncate", "mask", "both"))
     level = LEVELS[rollout_is_level]
     own = _lower_first("rollout_is_threshold", rollout_is_threshold)
-    mask = own
-    if rollout_is_mask_threshold is not None:
-        mask = _lower_first("rollout_is_mask_threshold", rollout_is_mask_threshold)
-    stages = [ratio_stage(level, "drop", *mask)] if rollout_is_mode in {"mask", "both"} else []
+    given = rollout_is_mask_threshold
+    mask = own if given is None else _lower_first("rollout_is_mask_threshold", given)
+    stages: tuple[Stage, ...] = (Stage("ratio", level, "drop", *mask),) if rollout_is_mode in {"mask", "both"} else ()
     if rollout_is_mode in {"truncate", "both"}:
-        stages.append(ratio_stage(level, "truncate", *own))
+        stages += (Stage("ratio", level, "truncate", *own),)
     if rollout_is_veto_threshold is not None:
-        stages.append(ratio_stage("any", "drop", *_lower_first("rollout_is_veto_threshold", rollout_is_veto_threshold)))
+        veto = _lower_first("rollout_is_veto_threshold", rollout_is_veto_threshold)
+        stages += (Stage("ratio", "any", "drop", *veto),)
     weight: Any = rollout_is_level
-    return Correction.of(stages, weight=weight, log_clamp=20.0)
+    return StagedCorrection(stages, weight, log_clamp=20.0)
 
 
 def _lower_first(name: str, value: Any) -> tuple[float, float]:
@@ -45,14 +43,8 @@ def _lower_first(name: str, value: Any) -> tuple[float, float]:
     return lower, upper
 
 
-def presets() -> list[Preset]:
-    """Returns the presets of this framework."""
-    return [
-        Preset(
-            "xtuner/rollout_is",
-            "xtuner/v1/rl/base/rollout_is.py",
-            _rollout_is,
-            "Thresholds are (upper, lower), against its docstring; without the first it corrects nothing",
-            {"rollout_is_threshold": (2.0, 0.5), "rollout_is_veto_threshold": (100.0, 0.2)},
-        ),
-    ]
+_SOURCE = "xtuner/v1/rl/base/rollout_is.py"
+_NOTE = "Thresholds are (upper, lower), against its docstring; without the first it corrects nothing"
+_EXAMPLE = {"rollout_is_threshold": (2.0, 0.5), "rollout_is_veto_threshold": (100.0, 0.2)}
+
+PRESETS = (Preset("xtuner/rollout_is", _SOURCE, _rollout_is, _NOTE, _EXAMPLE),)
