@@ -1,1 +1,1 @@
-"""What observing and flushing cost, measured against what others do on the same tensors."""
+"""Benchmarks of observing and flushing, against other tools on the same tensors."""

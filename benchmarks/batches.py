@@ -1,4 +1,4 @@
-"""The batches that everything is measured on: random log-probabilities of two engines that differ a little."""
+"""Batches for the benchmarks: random log-probabilities of two engines that differ a little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ratioscope as rs
 
 @dataclass(frozen=True)
 class Batch:
-    """One generated batch.
+    """One generated batch of B completions.
 
     Attributes:
         train: ``(B, T)``, or ``(N,)`` if packed.
@@ -19,8 +19,8 @@ class Batch:
         mask: the same shape, bool.
         token_ids: the same shape, int64.
         advantages: ``(B,)``.
-        packing: where the rows lie; None of a padded batch.
-        applied: the weights of :data:`RULE`, as the trainer has them.
+        packing: bounds of the packed completions; None for a padded batch.
+        applied: weights by :data:`RULE`, as the trainer applies them.
     """
 
     train: torch.Tensor
@@ -32,25 +32,25 @@ class Batch:
     applied: torch.Tensor
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Train, rollout and mask as peers take them: a packed batch is one long row to them."""
+        """Train, rollout and mask in the shape for peers, which know no packing: a packed batch becomes one row."""
         if self.packing is None:
             return self.train, self.rollout, self.mask
         return self.train.unsqueeze(0), self.rollout.unsqueeze(0), self.mask.unsqueeze(0)
 
 
 RULE = rs.Correction("token", "truncate", upper=2.0)
-"""What every contender applies."""
+"""Correction that every contender applies."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a batch is like.
+    """Shape and kind of a batch.
 
     Attributes:
-        rows: B.
-        width: T; a padded row has at least half of it.
+        rows: number of completions.
+        width: columns; a padded completion fills at least half of them.
         dtype: of the log-probabilities.
-        packed: rows one after another, without padding.
+        packed: completions one after another, without padding.
     """
 
     rows: int
@@ -68,7 +68,7 @@ class Case:
         return f"{self.rows}x{self.width} {'packed' if self.packed else 'padded'} {kind}"
 
     def make(self, *, device: str = "cpu", seed: int = 0) -> Batch:
-        """The batch, the same each time."""
+        """Makes the batch; equal arguments give equal batches."""
         generator = torch.Generator().manual_seed(seed)
         shape = (self.rows, self.width)
         rollout = -torch.empty(shape).exponential_(1.5, generator=generator)

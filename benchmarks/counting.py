@@ -1,4 +1,4 @@
-"""Counts what torch is asked to do, which does not depend on the machine."""
+"""Counts torch operations, which do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COPIES = {"_to_copy", "copy_"}
 
 
 class Counting(TorchDispatchMode):
-    """Counts operations, those among them that wait for a device or copy from one to another, and what they allocate.
+    """Counts operations, waits for a device (copies between devices included), and allocated bytes.
 
     Attributes:
-        waits: how often each operation that waits happened.
+        waits: number of calls of each operation that waits.
         operations: number of operations of any kind, views included.
-        allocated: bytes of all results that are neither a view nor written in place; what is freed again counts too.
+        allocated: bytes of all results that are neither a view nor written in place, including those freed again.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run as a whole pays: a step of the real demo, importing, the journal, and the commands on a long run."""
+"""Cost of a whole run: a training step of the demo, the import, the journal, and the commands on a long run."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ RECORDS, ROWS, WIDTH = 10_000, 16, 64
 STEPS, STEPS_SHORT = 120, 40
 STEP_TARGET = 1.005
 BELIEVABLE = 0.98
-"""Below, a step with more to do would have been faster than one without: the machine was busy, and nothing is known."""
+"""Smallest ratio that counts: a clearly faster step with ratioscope than without means that the machine was busy."""
 
 
 def run(*, short: bool) -> Iterator[Row]:
-    """All of it; the step needs vLLM, and is named as not run where it is missing."""
+    """Measures all parts; without vLLM the step is listed as not run."""
     yield from imports(seconds=5.0 if short else 15.0)
     yield from commands(RECORDS // 10 if short else RECORDS)
     yield from step(STEPS_SHORT if short else STEPS)
 
 
 def imports(*, seconds: float) -> Iterator[Row]:
-    """Importing ratioscope against importing torch, each in a new process, an empty process taken off."""
+    """Import of ratioscope against import of torch, in new processes, less the time of an empty process."""
     programs = {"ratioscope": "import ratioscope", "torch": "import torch", "nothing": "pass"}
-    runs = {name: _ends(sys.executable, "-c", program) for name, program in programs.items()}
+    runs = {name: _program(sys.executable, "-c", program) for name, program in programs.items()}
     times = interleave(runs, seconds=seconds, least=3)
     took = {name: times[name] - times["nothing"] for name in ("ratioscope", "torch")}
     over = {"torch": took["ratioscope"] / took["torch"]}
@@ -45,17 +45,17 @@ def imports(*, seconds: float) -> Iterator[Row]:
 
 
 def commands(records: int) -> Iterator[Row]:
-    """Bytes of the journal, and report and diagnose on all of it, against importing torch."""
+    """Bytes of a journal, and the time of report and diagnose on it, against importing torch."""
     case = f"{records} records"
     with tempfile.TemporaryDirectory() as folder:
         path = _record(Path(folder), records)
-        yield Row("end to end", case, "journal, of each record", path.stat().st_size / records, "bytes")
+        yield Row("end to end", case, "journal, per record", path.stat().st_size / records, "bytes")
         page = str(Path(folder) / "report.html")
         cli = (sys.executable, "-m", "ratioscope")
         runs = {
-            "report to a page": _ends(*cli, "report", folder, "-o", page),
-            "diagnose": _ends(*cli, "diagnose", folder, fine=(0, 1)),
-            "torch": _ends(sys.executable, "-c", "import torch"),
+            "report to a page": _program(*cli, "report", folder, "-o", page),
+            "diagnose": _program(*cli, "diagnose", folder, exit_codes=(0, 1)),
+            "torch": _program(sys.executable, "-c", "import torch"),
         }
         times = interleave(runs, seconds=0.0, least=3, most=3)
     for name in ("report to a page", "diagnose"):
@@ -75,45 +75,45 @@ def _record(folder: Path, records: int) -> Path:
     return path
 
 
-def _ends(*command: str, fine: tuple[int, ...] = (0,)) -> Callable[[], None]:
-    """What runs a program to its end."""
+def _program(*command: str, exit_codes: tuple[int, ...] = (0,)) -> Callable[[], None]:
+    """Makes a function that runs a program to its end and checks its exit code."""
 
-    def to_its_end() -> None:
+    def run_program() -> None:
         done = subprocess.run(command, stdout=subprocess.DEVNULL)
-        if done.returncode not in fine:
+        if done.returncode not in exit_codes:
             raise subprocess.CalledProcessError(done.returncode, command)
 
-    return to_its_end
+    return run_program
 
 
 def step(steps: int) -> Iterator[Row]:
-    """A GRPO step of the demo with the callback and three trackers, against the same step without."""
+    """A GRPO step of the demo with the callback and three trackers, against the step without them."""
     case = f"GRPO step of the vLLM demo, {steps} steps"
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [sys.executable, "-m", "benchmarks.step", str(result), str(steps), folder]
         done = subprocess.run(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True)
         if not result.exists():
-            why = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-            yield Row("end to end", case, "with ratioscope", None, note=f"not run: {why}")
+            reason = (done.stderr.strip().splitlines() or ["no error output"])[-1]
+            yield Row("end to end", case, "with ratioscope", None, note=f"not run: {reason}")
             return
-        got = json.loads(result.read_text())
-    ratio, inside = got["with"] / got["without"], got["inside"]
+        medians = json.loads(result.read_text())
+    ratio, inside = medians["with"] / medians["without"], medians["inside"]
     yield Row(
         "end to end",
         case,
         "with ratioscope, all of its trackers",
-        got["with"],
+        medians["with"],
         ratios={"without": ratio},
         targets={"without": STEP_TARGET} if ratio >= BELIEVABLE else {},
-        note="" if ratio >= BELIEVABLE else "the machine was too busy to tell",
+        note="" if ratio >= BELIEVABLE else "the machine was too busy to measure",
     )
-    yield Row("end to end", case, "without", got["without"])
-    over = {"a step without": inside / got["without"]}
+    yield Row("end to end", case, "without", medians["without"])
+    over = {"a step without": inside / medians["without"]}
     yield Row("end to end", case, "on the training thread", inside, ratios=over, targets={"a step without": 0.005})
-    for name, value in got["parts"].items():
+    for name, value in medians["parts"].items():
         if name != "whole":
-            over, note = {"a step without": value / got["without"]}, f"at work for {got['worked'][name]:.2f} ms"
+            over, note = {"a step without": value / medians["without"]}, f"at work for {medians['worked'][name]:.2f} ms"
             yield Row("end to end", case, f"of that, {name}", value, ratios=over, note=note)
-    over = {"a step without": got["background"] / got["without"]}
-    yield Row("end to end", case, "processor time of its threads, each step", got["background"], ratios=over)
+    over = {"a step without": medians["background"] / medians["without"]}
+    yield Row("end to end", case, "processor time of its threads, per step", medians["background"], ratios=over)

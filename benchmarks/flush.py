@@ -1,4 +1,4 @@
-"""Closing a window: what each stage takes, in one process, in several, and in a thousand."""
+"""Flush of a window: time of each stage, in one process, in several, and with up to 1024 simulated ranks."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ RANKS = (1, 4, 16, 64, 256, 1024)
 
 
 class Idle(rs.MemoryTracker):
-    """A tracker in the background that forgets what it is given."""
+    """Background tracker that discards its rows."""
 
     name = "idle"
     background = True
 
     def write(self, row: object) -> None:
-        """Takes a row."""
+        """Discards a row."""
 
 
 def in_one_process(case: Case, *, flushes: int, tracker: bool = False) -> dict[str, float]:
@@ -71,17 +71,17 @@ def in_processes(processes: int, rounds: int) -> dict[str, float]:
             subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE if rank == 0 else None, text=True)
             for rank in range(processes)
         ]
-        said, _ = ranks[0].communicate(timeout=300)
+        output, _ = ranks[0].communicate(timeout=300)
         failed = [rank.wait(timeout=60) for rank in ranks]
         if any(failed):
             msg = f"one of {processes} ranks failed"
             raise RuntimeError(msg)
-    medians: dict[str, float] = json.loads(said)
+    medians: dict[str, float] = json.loads(output)
     return medians
 
 
 def run(*, short: bool) -> Iterator[Row]:
-    """Stages in one process, with and without a tracker; real processes; simulated ranks."""
+    """Measures stages in one process with and without a tracker, merges over real processes and simulated ranks."""
     flushes = 40 if short else 200
     small = Case(16, 256)
     for tracker in (False, True):
@@ -98,11 +98,11 @@ def run(*, short: bool) -> Iterator[Row]:
         merge, reduce = times["merge"], times["all_reduce"]
         ratios = {"one all-reduce of as many bytes": merge / reduce} if processes > 1 else {}
         yield Row("flush", f"{processes} gloo processes", "pack, merge over ranks and unpack", merge, ratios=ratios)
-    yield from thousand(seconds=1.0 if short else 3.0)
+    yield from in_simulated_ranks(seconds=1.0 if short else 3.0)
 
 
-def thousand(*, seconds: float) -> Iterator[Row]:
-    """What one of up to 1024 ranks sends, receives and computes, without the network."""
+def in_simulated_ranks(*, seconds: float) -> Iterator[Row]:
+    """Bytes sent and received, and computing time, of one of up to 1024 ranks, without the network."""
     batch = Case(16, 256).make()
     summary = rs.summarize(batch.train, batch.rollout, batch.mask, correction=RULE, token_ids=batch.token_ids)
     groups = {ranks: simulated.Group(ranks) for ranks in RANKS}
@@ -114,4 +114,4 @@ def thousand(*, seconds: float) -> Iterator[Row]:
         yield Row("flush", case, "merge without the network", times[str(ranks)], ratios=over)
         yield Row("flush", case, "sent by a rank", float(group.sent), "bytes", note=f"{group.collectives} collectives")
         yield Row("flush", case, "received by a rank", float(group.received), "bytes")
-    yield Row("flush", "any", "packed summary", float(8 * PACKED_SIZE), "bytes", note="whatever was observed")
+    yield Row("flush", "any", "packed summary", float(8 * PACKED_SIZE), "bytes", note="for any batch")

@@ -1,4 +1,4 @@
-"""How costs grow: the exponents that fit them."""
+"""Growth of costs: exponents of fitted power laws."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SMALLEST, LARGEST, LARGEST_SHORT = 17, 22, 20
-"""Powers of two of the tokens; below, the operations' own cost shows, which does not grow."""
+"""Powers of two of the tokens; in smaller batches the constant cost per operation dominates."""
 RANKS = (4, 32, 256, 1024)
 
 
 def run(*, short: bool) -> Iterator[Row]:
-    """Observe in tokens; flush in tokens and in ranks."""
+    """Fits observing by tokens, and flushing by tokens and by ranks."""
     powers = range(SMALLEST, (LARGEST_SHORT if short else LARGEST) + 1)
     cases = [Case(2**power // LONGEST, LONGEST) for power in powers]
     sizes = [float(case.tokens) for case in cases]
@@ -37,7 +37,7 @@ def run(*, short: bool) -> Iterator[Row]:
 
 
 def in_ranks(*, seconds: float) -> Iterator[Row]:
-    """The part of merging that a rank computes, and what it sends, by the number of ranks."""
+    """Fits computing time, bytes sent and bytes received of a merge, by the number of ranks."""
     batch = Case(16, 256).make()
     summary = rs.summarize(batch.train, batch.rollout, batch.mask, correction=RULE, token_ids=batch.token_ids)
     groups = {str(ranks): simulated.Group(ranks) for ranks in RANKS}

@@ -1,7 +1,7 @@
-"""Holds the ratios of the short form to those that are committed, in reference.json.
+"""Guard against regressions: compares the ratios of the short form with the committed ones in reference.json.
 
-A ratio may not worsen by more than half. Here it is one of processor times on one thread, which other work on the
-machine disturbs the least. What looks worse all the same is measured again, and only what looks worse each time is.
+A ratio may grow by at most half. It is one of processor times on one thread, since other work on the machine disturbs
+these the least. A ratio above its bound is measured again, and fails only if it is above in every try.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 PATH = Path(__file__).with_name("reference.json")
 FACTOR, TRIES = 1.5, 3
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
 OVER = ("TRL", "verl", memory.INPUT)
 
 Ratios = dict[str, float]
 
 
 def ratios(rows: Iterable[Row]) -> Ratios:
-    """Those that are held, by what they are."""
+    """Selects the guarded ratios of some rows, by their names in reference.json."""
     return {
         f"{row.subject} {row.case}: {row.name} / {name}": ratio
         for row in rows
@@ -49,22 +49,26 @@ def worse(now: Mapping[str, float], reference: Mapping[str, float]) -> list[str]
 
 
 def expected() -> Ratios:
-    """What is committed."""
-    held: Ratios = json.loads(PATH.read_text())
-    return held
+    """Committed ratios."""
+    committed: Ratios = json.loads(PATH.read_text())
+    return committed
 
 
 def measure(cases: Iterable[Case], *, seconds: float) -> Ratios:
-    """Ratios of some cases of the short form."""
-    found, _ = peers.load()
-    wanted = {name: peer for name, peer in found.items() if name in OVER}
+    """Measures the guarded ratios of some cases."""
+    loaded, _ = peers.load()
+    wanted = {name: peer for name, peer in loaded.items() if name in OVER}
     return ratios(
         row for case in cases for row in observe.measure(case, wanted, seconds=seconds, clock=time.process_time)
     )
 
 
 def check(reference: Mapping[str, float], *, seconds: float = 2.0) -> Ratios:
-    """All ratios, each the best of up to three tries; by the CPU's kernel, which must be there."""
+    """Measures all guarded ratios with the CPU kernel, each as the best of up to three tries.
+
+    Raises:
+        RuntimeError: if there is no CPU kernel.
+    """
     if not kernels.ready("cpu"):
         msg = "got no kernel for the CPU; expected numba to be installed and RATIOSCOPE_KERNELS not to be 0"
         raise RuntimeError(msg)
@@ -81,9 +85,10 @@ def check(reference: Mapping[str, float], *, seconds: float = 2.0) -> Ratios:
 
 
 def _keep_memory() -> None:
-    """Has the C library keep what is freed, where it can be told to.
+    """Lets the C library keep freed memory, where it has this setting.
 
-    Else it changes its mind within a process about giving pages back, and what TRL's block takes doubles or halves.
+    By default glibc adapts its thresholds while a process runs, and the time of TRL's block, which allocates seven
+    tensors, varies by a factor of two with it.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -96,18 +101,18 @@ def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with mock.patch("os.cpu_count", return_value=1):  # the kernel takes the cores that torch leaves
+        with mock.patch("os.cpu_count", return_value=1):  # without OpenMP the kernel uses the cores that torch leaves
             yield
     finally:
         torch.set_num_threads(before)
 
 
-def run(*, short: bool, write: bool = False) -> Iterator[Row]:
-    """Each ratio over its reference; with ``write`` commits what it measures.
+def run(*, short: bool, write: bool = False) -> Iterator[Row]:  # noqa: ARG001 - every part of the benchmarks is called with `short`
+    """Measures each ratio over its reference.
 
     Args:
-        short: makes no difference; what is committed is the short form's.
-        write: commit.
+        short: without effect, since the committed ratios are those of the short form.
+        write: replaces the committed ratios by the measured ones.
     """
     reference = {} if write else expected()
     now = check(reference)

@@ -1,4 +1,4 @@
-"""Timing things against each other, and the form in which everything is reported."""
+"""Interleaved timing of contenders, and the row in which every result is reported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 WARM_UP = 2
-"""Rounds at the start that do not count."""
+"""Rounds at the start that are not timed."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured thing.
+    """One result.
 
     Attributes:
         subject: the part of the benchmark, such as ``"observe"``.
@@ -25,9 +25,9 @@ class Row:
         name: what was measured.
         value: the median; None if it was not run.
         unit: of the value: ``"ms"``, ``"bytes"``, ``"x"`` for a ratio, ``"exponent"``, ``"%"`` or ``"count"``.
-        ratios: the value over that of others of the same case, by their name.
-        targets: what a ratio, or ``"value"`` itself, should not exceed.
-        note: why it was not run, or what else is to be known.
+        ratios: the value over the values of other contenders of the same case, by their names.
+        targets: upper bound of a ratio, by its name, or of ``"value"`` itself.
+        note: the reason why it was not run, or a remark.
     """
 
     subject: str
@@ -40,7 +40,7 @@ class Row:
     note: str = ""
 
     def met(self, target: str) -> bool | None:
-        """Whether a target is met; None if that was not measured."""
+        """Returns True if a target is met; None if it was not measured."""
         got = self.value if target == "value" else self.ratios.get(target)
         return None if got is None else got <= self.targets[target]
 
@@ -53,17 +53,17 @@ def interleave(
     most: int = 200,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Median milliseconds of each, all called in turn within one loop.
+    """Median milliseconds of each function, all called in turn within one loop.
 
-    What slows a shared machine slows all of them alike, so their ratios mean something where their times do not. Each
-    round begins with another function, so that none always follows the same one.
+    Other work on the machine slows all functions alike, so the ratios of their times stay comparable. Each round begins
+    with another function, so that none always follows the same one. The garbage collector is off meanwhile.
 
     Args:
-        functions: what is timed, by name.
-        seconds: about how long to go on.
-        least: rounds at the least.
-        most: rounds at the most.
-        clock: seconds that have passed, by the measure that counts.
+        functions: contenders by name.
+        seconds: approximate duration.
+        least: smallest number of rounds.
+        most: largest number of rounds.
+        clock: returns seconds.
     """
     names = list(functions)
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -89,7 +89,7 @@ def interleave(
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The ``p`` of ``values ~ sizes ** p``, by least squares on logarithms."""
+    """Fits ``p`` in ``values ~ sizes ** p`` by least squares on logarithms."""
     import numpy as np
 
     return float(np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(values, float)), 1)[0])

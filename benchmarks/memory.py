@@ -1,7 +1,7 @@
-"""Memory that observing takes on top of the batch, at its peak.
+"""Peak memory of observing, beyond the batch itself.
 
-Torch's own profiler tells each allocation of its CPU allocator, whoever makes it; tracemalloc tells those of numpy and
-of Python objects. The two peaks need not come at the same time, so their sum is an upper bound.
+Torch's profiler records the allocations of its CPU allocator, tracemalloc those of numpy and of Python objects. The two
+peaks need not coincide, so their sum is an upper bound.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INPUT = "one input tensor"
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Bytes that a call of some work has allocated at its peak, beyond what there was before."""
-    work()  # what is made once and kept
+    """Bytes allocated at the peak of a call, beyond those allocated before it."""
+    work()  # allocates caches, which are not counted
     return _of_torch(work) + _of_numpy(work)
 
 
@@ -49,13 +49,15 @@ def _of_numpy(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def run(*, short: bool) -> Iterator[Row]:
-    """At the target shapes, ours and TRL's block."""
+def run(*, short: bool) -> Iterator[Row]:  # noqa: ARG001 - every part of the benchmarks is called with `short`
+    """Measures observing and TRL's block at the target shapes."""
     for case in TARGET_CASES:
         batch = case.make()
         size = batch.train.numel() * batch.train.element_size()
         works: dict[str, Callable[[], object]] = {**ours(batch), "TRL": partial(peers.trl, batch)}
         for name, work in works.items():
-            got = peak(work)
+            allocated = peak(work)
             targets = {INPUT: 1.0} if name in (FULL, HEADLINE) else {}
-            yield Row("memory", str(case), name, float(got), "bytes", ratios={INPUT: got / size}, targets=targets)
+            yield Row(
+                "memory", str(case), name, float(allocated), "bytes", ratios={INPUT: allocated / size}, targets=targets
+            )

@@ -1,4 +1,4 @@
-"""Observing one batch, against what others do with it."""
+"""Time to observe one batch, against the times of other tools for it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TARGET_CASES = (Case(64, 4096), Case(128, 8192))
 TARGETS = {FULL: {"TRL": 1.0, "verl": 0.25}, HEADLINE: {"TRL": 0.6}}
 LONGEST, SHORT_ROW = 8192, 64
 LAST_VARIANT = 20
-"""Power of two of the tokens up to which variants are measured; beyond, nothing about them changes."""
+"""Power of two of the tokens up to which variants are measured; in larger batches their ratios stay the same."""
 
 
 def cases(short: bool) -> list[Case]:
-    """The target shapes, then by size; each variant differs from the plain case in one thing."""
+    """Target shapes, then other cases by size; each variant differs from the plain case in one property."""
     wanted = list(TARGET_CASES)
     for power in (12, 15, 18) if short else range(12, 25, 2):
         width = min(2**power, LONGEST)
@@ -46,7 +46,7 @@ def cases(short: bool) -> list[Case]:
 
 
 def ours(batch: Batch) -> dict[str, Callable[[], object]]:
-    """Both ways in which a batch is observed; adding it to the open window is part of it."""
+    """Makes both contenders of ratioscope; their time includes adding the batch to the open window."""
     full, headline = rs.Recorder(correction=RULE), rs.Recorder(correction=RULE, detail="headline")
     tensors = (batch.train, batch.rollout, batch.mask)
     return {
@@ -62,19 +62,19 @@ def ours(batch: Batch) -> dict[str, Callable[[], object]]:
     }
 
 
-def measure(case: Case, found: Mapping[str, Peer], *, seconds: float, clock: Clock = time.perf_counter) -> list[Row]:
-    """Everybody on one batch.
+def measure(case: Case, others: Mapping[str, Peer], *, seconds: float, clock: Clock = time.perf_counter) -> list[Row]:
+    """Measures all contenders on one batch.
 
     Args:
-        case: what it is like.
-        found: those to be measured against, by name.
-        seconds: how long to go on, about.
-        clock: what is measured.
+        case: shape and kind of the batch.
+        others: contenders beside ratioscope, by name.
+        seconds: approximate duration.
+        clock: returns seconds.
     """
     batch = case.make()
     refused = dict[str, str]()
     contenders = ours(batch)
-    for name, peer in found.items():
+    for name, peer in others.items():
         try:
             peer(batch)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -84,16 +84,16 @@ def measure(case: Case, found: Mapping[str, Peer], *, seconds: float, clock: Clo
     times = interleave(contenders, seconds=seconds, least=3, clock=clock)
     rows = []
     for name, value in times.items():
-        mine = name in (FULL, HEADLINE)
-        ratios = {peer: value / times[peer] for peer in found if peer in times} if mine else {}
-        targets = TARGETS[name] if mine and case in TARGET_CASES else {}
+        is_ours = name in (FULL, HEADLINE)
+        ratios = {peer: value / times[peer] for peer in others if peer in times} if is_ours else {}
+        targets = TARGETS[name] if is_ours and case in TARGET_CASES else {}
         rows.append(Row("observe", str(case), name, value, ratios=ratios, targets=targets))
-    return rows + [Row("observe", str(case), name, None, note=why) for name, why in refused.items()]
+    return rows + [Row("observe", str(case), name, None, note=reason) for name, reason in refused.items()]
 
 
 def run(*, short: bool) -> Iterator[Row]:
-    """All cases."""
-    found, missing = peers.load()
+    """Measures all cases, with a row for each contender that is not installed."""
+    others, missing = peers.load()
     for case in cases(short):
-        yield from measure(case, found, seconds=2.0 if short else 4.0)
-    yield from (Row("observe", "every case", name, None, note=why) for name, why in missing.items())
+        yield from measure(case, others, seconds=2.0 if short else 4.0)
+    yield from (Row("observe", "every case", name, None, note=reason) for name, reason in missing.items())

@@ -1,6 +1,6 @@
-"""How much work there is to do, by numbers that do not depend on the machine: operations, waits, collectives, bytes.
+"""Amount of work in numbers that do not depend on the machine: operations, waits, collectives, bytes.
 
-They stand in operations.json and `tests/summary/test_operations.py` holds the code to them. Where a change is meant:
+`tests/summary/test_operations.py` compares them with operations.json. After an intended change:
 python -m benchmarks operations --write
 """
 
@@ -30,8 +30,8 @@ Counts = dict[str, int]
 
 
 def counted(work: Callable[[], object]) -> Counts:
-    """What a call of some work does, on CPU tensors."""
-    work()  # what is made once and kept
+    """Counts the work of a call on CPU tensors."""
+    work()  # fills caches, which are not counted
     with Counting() as counting:
         work()
     return {
@@ -42,7 +42,7 @@ def counted(work: Callable[[], object]) -> Counts:
 
 
 def count() -> dict[str, Counts]:
-    """Everything that is counted, by what it is; of observing the plain path, which every device has."""
+    """Counts everything, by name; observing uses the reference implementation, which runs on every device."""
     with mock.patch.object(kernels, "reduced", return_value=None):
         return _count()
 
@@ -67,13 +67,13 @@ def _count() -> dict[str, Counts]:
 
 
 def expected() -> dict[str, Counts]:
-    """What is committed."""
+    """Committed numbers."""
     counts: dict[str, Counts] = json.loads(PATH.read_text())
     return counts
 
 
-def run(*, short: bool, write: bool = False) -> Iterator[Row]:
-    """Counts; with ``write`` commits what it counted."""
+def run(*, short: bool, write: bool = False) -> Iterator[Row]:  # noqa: ARG001 - every part of the benchmarks is called with `short`
+    """Counts everything; with ``write`` replaces the committed numbers."""
     counts = count()
     if write:
         PATH.write_text(json.dumps(counts, indent=1) + "\n")

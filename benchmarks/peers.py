@@ -1,4 +1,4 @@
-"""What others do with the same tensors: every function here takes a batch and makes what they log of it."""
+"""Other tools as contenders: each function takes a batch and computes the tool's logged numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINS = 64
 
 
 def trl(batch: Batch) -> dict[str, float]:
-    """TRL's importance sampling correction of a generated batch and the five numbers that it logs, in one process.
+    """TRL's importance sampling correction of a generated batch, and the five numbers that it logs, in one process.
 
     Restated after ``GRPOTrainer._generate_and_score_completions`` of trl 1.16, the ``token_truncate`` mode; without
     ``accelerator.gather``, which does nothing in one process.
@@ -36,13 +36,13 @@ def trl(batch: Batch) -> dict[str, float]:
 
 
 def _without_nan(value: torch.Tensor) -> torch.Tensor:
-    """What TRL's nanmin and nanmax look at."""
+    """Drops NaN, as TRL's nanmin and nanmax do."""
     values = value.reshape(1)
     return values[~torch.isnan(values)]
 
 
 def numpy_histogram(batch: Batch) -> object:
-    """A histogram of the valid log-ratios, and nothing else."""
+    """Histogram of the valid log-ratios."""
     return np.histogram(_values(batch), bins=BINS)
 
 
@@ -78,7 +78,7 @@ def _wandb() -> Peer:
     import wandb
 
     def histogram(batch: Batch) -> object:
-        values: Any = _values(batch)  # an array is taken, and what it is annotated with is slower
+        values: Any = _values(batch)  # accepts an array; the annotated type is slower
         return wandb.Histogram(values)
 
     return histogram
@@ -94,11 +94,11 @@ LOADERS: dict[str, Callable[[], Peer]] = {
 
 
 def load() -> tuple[dict[str, Peer], dict[str, str]]:
-    """Those that are installed, and of the others why not."""
-    found, missing = dict[str, Peer](), dict[str, str]()
+    """Loads the installed tools; for each of the others gives the reason."""
+    loaded, missing = dict[str, Peer](), dict[str, str]()
     for name, loader in LOADERS.items():
         try:
-            found[name] = loader()
+            loaded[name] = loader()
         except ImportError as error:
             missing[name] = f"not run: {error}"
-    return found, missing
+    return loaded, missing

@@ -18,13 +18,13 @@ from ratioscope.summary.host import PACKED_SIZE
 
 
 def main(meeting: Path, world: int, rounds: int, rank: int) -> None:
-    """Merges, and for comparison reduces one vector of the same size; rank 0 prints the medians."""
+    """Times the merge and, for comparison, one all-reduce of equal size; rank 0 prints the medians."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     batch = Case(16, 256).make(seed=rank)
     summary = rs.summarize(batch.train, batch.rollout, batch.mask, correction=RULE, token_ids=batch.token_ids)
     plain = torch.zeros(PACKED_SIZE, dtype=torch.float64)
-    # As many rounds on every rank, whatever the time.
+    # A fixed number of rounds, since every rank must take part in each collective.
     functions = {"merge": partial(all_merge, summary), "all_reduce": partial(dist.all_reduce, plain)}
     times = interleave(functions, seconds=0.0, least=rounds, most=rounds)
     if rank == 0:

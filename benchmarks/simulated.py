@@ -1,4 +1,4 @@
-"""Process groups of many ranks that are not there: every other one holds what this one holds."""
+"""Process groups of many simulated ranks: every other rank holds the same data as the caller."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch.distributed as dist
 from ratioscope.recording.ranks import all_merge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from ratioscope.summary.host import HostSummary
@@ -18,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """Answers the collectives of one rank.
+    """Replaces the collectives of one rank.
 
     Args:
-        ranks: how many there are.
+        ranks: number of simulated ranks.
 
     Attributes:
-        collectives: that the last merge made.
-        sent: bytes that it gave to them.
-        received: bytes that they gave back.
+        collectives: number of collectives in the last merge.
+        sent: bytes that the rank sent in them.
+        received: bytes that the rank received.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -36,11 +38,11 @@ class Group:
     def merge(self, summary: RatioSummary) -> HostSummary:
         """Merges a summary over the ranks."""
         self.collectives = self.sent = self.received = 0
-        answers = {
+        answers: dict[str, Callable[..., Any]] = {
             "is_initialized": lambda: True,
-            "get_world_size": lambda group=None: self._ranks,
-            "get_rank": lambda group=None: 0,
-            "get_backend": lambda group=None: "gloo",
+            "get_world_size": lambda *_, **__: self._ranks,
+            "get_rank": lambda *_, **__: 0,
+            "get_backend": lambda *_, **__: "gloo",
             "all_reduce": self._all_reduce,
             "all_gather": self._all_gather,
             "all_gather_into_tensor": self._all_gather_into_tensor,

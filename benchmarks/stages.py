@@ -1,4 +1,4 @@
-"""Times the stages of something where they happen, without a change to what is timed."""
+"""Times stages by wrapping the methods that perform them, without changing the timed code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """Seconds in each stage, time after time.
+    """Seconds in each stage, for a series of flushes or steps.
 
     Args:
-        methods: by stage, the class or module and the name of what it calls.
-        clock: gives seconds; ``time.thread_time`` for those in which the thread neither waits nor sleeps.
+        methods: stage -> its class or module, and the name of its method or function.
+        clock: returns seconds; ``time.thread_time`` leaves out waiting and sleeping.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Stages:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within the block, the stages are timed."""
+        """Times the stages within the block."""
         raw = {name: vars(owner)[attribute] for name, (owner, attribute) in self._methods.items()}
         for name, (owner, attribute) in self._methods.items():
             setattr(owner, attribute, self._timed(name, raw[name]))
@@ -41,24 +41,24 @@ class Stages:
                 setattr(owner, attribute, raw[name])
 
     def flush(self, flush: Callable[[], object]) -> None:
-        """Times one flush, whole and by stage."""
+        """Times one flush, as a whole and by stage."""
         self._now = dict.fromkeys(self._methods, 0.0)
         start = self._clock()
         flush()
         self.end(whole=self._clock() - start)
 
     def end(self, *, whole: float) -> None:
-        """Keeps what was timed since the last end, and begins anew.
+        """Stores the times since the last call and resets them.
 
         Args:
-            whole: seconds of the whole.
+            whole: seconds of the whole flush or step.
         """
         for name, seconds in (*self._now.items(), ("whole", whole)):
             self._times[name].append(seconds)
         self._now = dict.fromkeys(self._methods, 0.0)
 
     def medians(self, *, skip: int) -> dict[str, float]:
-        """Median milliseconds, without the first ``skip``."""
+        """Median milliseconds by stage, without the first ``skip`` entries."""
         return {name: 1000.0 * statistics.median(times[skip:]) for name, times in self._times.items()}
 
     def _timed(self, name: str, raw: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Trains the demo and lets ratioscope look at every other step: python -m benchmarks.step RESULT STEPS FOLDER.
+"""Trains the demo with ratioscope active in every other step: python -m benchmarks.step RESULT STEPS FOLDER.
 
-Steps follow each other in pairs, one with and one without, in an order that turns around from pair to pair, so that
-neither a slow minute nor a training that changes can favour one of the two.
+Steps come in pairs, one with and one without ratioscope, in an order that alternates from pair to pair, so that neither
+a slow minute nor the progress of the training favours one of the two.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ METHODS = {
 }
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP = 8
-"""Steps that do not count: the first ones load and compile, and open trackers."""
+"""Steps that are not counted: the first ones load, compile and open trackers."""
 
 
 class Toggle:
-    """Puts itself between a trainer and its callback, and lets the callback work at some steps alone.
+    """Wraps a trainer and its callback so that the callback is active in some steps only.
 
     Args:
         trainer: the trainer of the demo.
-        callback: its RatioscopeCallback.
+        callback: the trainer's RatioscopeCallback.
 
     Attributes:
-        steps: seconds of each step, with whether it was watched and the seconds that the callback took of it.
-        stages: the parts of the latter, of the steps that were watched.
-        worked: the same without the time in which the thread waited, for a lock or a disk.
+        steps: of each step: whether the callback was active, seconds of the step, seconds within the callback.
+        stages: times within the callback by stage, of the active steps.
+        worked: like ``stages``, without the time in which the thread waited for a lock or a disk.
     """
 
     def __init__(self, trainer: Any, callback: Any) -> None:
@@ -60,7 +60,7 @@ class Toggle:
         trainer.training_step = functools.wraps(inner)(functools.partial(self._training_step, inner))
 
     def _gate(self, trainer: Any, name: str) -> None:
-        """Calls the wrapped method where it is on, and else the trainer's own."""
+        """Makes a method of the trainer call the callback in active steps only."""
         wrapped = getattr(trainer, name)
         own = wrapped.__wrapped__
 
@@ -77,7 +77,7 @@ class Toggle:
         setattr(trainer, name, self._gated(wrapped, off=own))
 
     def _gated(self, on: Any, *, off: Any) -> Any:
-        """One of two functions, by whether it is on; the time of the first counts."""
+        """Selects one of two functions in each call; the time of ``on`` counts as time within the callback."""
 
         @functools.wraps(off)
         def gated(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ class Toggle:
         return gated
 
     def _training_step(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
-        """A step lasts from the start of one forward pass to the start of the next, logging included."""
+        """Times a step, from the start of one forward pass to the start of the next, logging included."""
         now = time.perf_counter()
         if self._start:
             self.steps.append((self._on, now - self._start, self._inside))
@@ -106,7 +106,7 @@ class Toggle:
 
 
 def processor_seconds() -> float:
-    """What the threads of ratioscope have used."""
+    """Processor time that the threads of ratioscope have used, in seconds."""
     import psutil  # type: ignore[import-untyped]
 
     ours = {thread.native_id for thread in threading.enumerate() if thread.name.startswith("ratioscope-")}
@@ -114,16 +114,16 @@ def processor_seconds() -> float:
 
 
 def main(result: Path, steps: int, folder: str) -> None:
-    """Trains, and writes the medians in milliseconds."""
+    """Trains the demo and writes the medians in milliseconds."""
     sys.path.insert(0, str(ROOT / "examples"))
     example = importlib.import_module("grpo_vllm")
     from ratioscope_integrations.trainers.trl import RatioscopeCallback
 
     args = example.parse_args(["--steps", str(steps), "--output-dir", folder])
     trainer = example.build_trainer(args)
-    kernels.ready("cpu")  # as it is in a training of more than a minute
-    found: list[Any] = [one for one in trainer.callback_handler.callbacks if isinstance(one, RatioscopeCallback)]
-    (callback,) = found
+    kernels.ready("cpu")  # as in a run of more than a minute
+    callback: Any
+    (callback,) = (item for item in trainer.callback_handler.callbacks if isinstance(item, RatioscopeCallback))
     toggle = Toggle(trainer, callback)
     used = [0.0]
     ended = callback.on_train_end

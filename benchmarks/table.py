@@ -1,4 +1,4 @@
-"""The table that is printed, and the file that is kept."""
+"""Printed table of results, and the JSON file that stores them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WIDTH = 180
-"""Columns where there is no terminal that has a width of its own."""
+"""Columns of the output where it is no terminal."""
 UNITS = {"x": "", "exponent": "", "count": ""}
 
 
 def value(row: Row) -> str:
-    """The value with its unit."""
+    """Formats the value with its unit."""
     if row.value is None:
         return "-"
     unit = UNITS.get(row.unit, row.unit)
@@ -29,7 +29,7 @@ def value(row: Row) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Whether each target is met."""
+    """Names each target with ``met``, ``NOT met`` or ``not measured``."""
     words = {True: "met", False: "NOT met", None: "not measured"}
     return "; ".join(
         f"{'' if name == 'value' else name + ' '}<= {limit:g}: {words[row.met(name)]}"
@@ -38,7 +38,7 @@ def verdict(row: Row) -> str:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Prints everything as one table: medians, ratios, targets."""
+    """Prints all rows as one table: medians, ratios, targets."""
     table = Table(title="ratioscope benchmarks: medians, and ratios within the same run (below 1 is less)")
     table.add_column("case")
     table.add_column("what")
@@ -60,7 +60,7 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
-    """Keeps rows, in the place of those of the same parts that the file has."""
+    """Writes rows to a file, in place of its rows of the same parts."""
     new = {row.subject for row in rows}
     kept = [row for row in read(path) if row.subject not in new] if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,5 +68,5 @@ def write(rows: Sequence[Row], path: Path) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file."""
+    """Reads the rows of a file."""
     return [Row(**row) for row in json.loads(path.read_text())]

@@ -37,7 +37,7 @@ UNCLEAR = re.compile(
 )
 """Beginnings of a docstring that cannot be understood without what stands around it."""
 
-LAZY_ALLOWED = ("ratioscope.cli.", "ratioscope.correction.rule")
+LAZY_ALLOWED = ("ratioscope.cli.", "ratioscope.correction.bounds")
 """Modules whose functions may import our own modules: commands, which load only what they need, and
 ``Correction.preset``, since presets are made of rules."""
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-NAMED_EXCEPTION = ("ratioscope.correction.rule", "ratioscope.correction.presets")
+NAMED_EXCEPTION = ("ratioscope.correction.bounds", "ratioscope.correction.presets")
 """``Correction.preset`` makes a preset by name, and presets are made of rules."""
 
 

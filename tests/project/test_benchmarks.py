@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say, and the ratios that are committed hold."""
+"""Tests of the benchmarks: their measurements are right, and the committed ratios hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import docs, guard, memory, peers, table
+from benchmarks import guard, memory, peers, table
 from benchmarks.__main__ import main
 from benchmarks.batches import RULE, Case
 from benchmarks.harness import WARM_UP, Row, exponent, interleave
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_contenders_take_turns_and_warming_up_does_not_count() -> None:
-    """Each is called as often as the others, never one alone, and a slow first call leaves the median as it is."""
+    """Contenders are called equally often and in turns, and a slow first call does not change the median."""
     calls: list[str] = []
 
     def first_is_slow() -> None:
@@ -37,14 +37,14 @@ def test_contenders_take_turns_and_warming_up_does_not_count() -> None:
 
 
 def test_exponents() -> None:
-    """The exponent of a power law is found; that of a constant is 0."""
+    """The fit recovers the exponent of a power law, and 0 for a constant."""
     sizes = [10.0, 100.0, 1000.0]
     assert exponent(sizes, [3.0 * size**1.5 for size in sizes]) == pytest.approx(1.5)
     assert exponent(sizes, [7.0] * 3) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_memory_is_that_of_the_peak() -> None:
-    """What torch and numpy hold at the peak is counted, what was freed before is not."""
+def test_memory_is_measured_at_the_peak() -> None:
+    """Memory that torch and numpy hold at the peak counts; memory that was freed before does not."""
     size = 2**20
 
     def work() -> None:
@@ -55,7 +55,7 @@ def test_memory_is_that_of_the_peak() -> None:
     assert memory.peak(lambda: np.ones(size, np.uint8)) == pytest.approx(size, rel=0.01)
 
 
-def test_what_trl_logs_is_restated_rightly() -> None:
+def test_the_trl_block_gives_the_numbers_of_trl() -> None:
     """The block that stands for TRL gives the numbers of a plain computation."""
     batch = Case(8, 32).make()
     d, mask = (batch.train.double() - batch.rollout.double()).numpy(), batch.mask.numpy()
@@ -64,7 +64,7 @@ def test_what_trl_logs_is_restated_rightly() -> None:
     assert list(peers.trl(batch).values()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_rows_survive_the_file_and_replace_their_part(tmp_path: Path) -> None:
+def test_a_file_keeps_rows_of_other_parts(tmp_path: Path) -> None:
     """A file keeps the rows of parts that were not run again."""
     file = tmp_path / "bench.json"
     old, other = Row("a", "x", "y", 1.0), Row("b", "x", "y", None, note="not run")
@@ -75,34 +75,16 @@ def test_rows_survive_the_file_and_replace_their_part(tmp_path: Path) -> None:
     assert table.verdict(new) == "TRL <= 0.4: NOT met; verl <= 1: not measured"
 
 
-def test_the_page_takes_up_what_was_measured() -> None:
-    """The page has one place for the tables; what is met, what is not, and what was not run are all told."""
-    rows = [
-        Row(
-            "observe", "64x4096 padded float32", "full set", 1.0, ratios={"TRL": 0.9, "verl": 0.3}, targets={"TRL": 1.0}
-        ),
-        Row("memory", "64x4096 padded float32", "full set", 10.0, "bytes", ratios={"one": 2.0}, targets={"one": 1.0}),
-    ]
-    page = docs.PAGE.read_text(encoding="utf-8")
-    done = docs.replaced(docs.replaced(page, "anything"), docs.render(rows))
-    assert "| ≤ 1 × TRL | 0.9 × TRL | yes |" in done
-    assert "| ≤ 1 × one | 2 × one | **no** |" in done
-    assert "anything" not in done
-    assert done.partition(docs.BEGIN)[0] == page.partition(docs.BEGIN)[0]
-    assert done.partition(docs.END)[2] == page.partition(docs.END)[2]
-
-
-def test_the_guard_tells_what_is_worse_by_more_than_half() -> None:
-    """A ratio of 1.5 times the reference passes, one above does not, and one without a reference is not held."""
+def test_the_guard_names_ratios_that_grew_by_more_than_half() -> None:
+    """A ratio of 1.5 times the reference passes, a larger one fails, and one without a reference is not compared."""
     assert guard.worse({"a": 1.5, "b": 1.51, "c": 9.0}, {"a": 1.0, "b": 1.0}) == ["b"]
 
 
 @pytest.mark.slow
 def test_ratios_hold(tmp_path: Path) -> None:
-    """No ratio of the short form is worse than the committed one by more than half, in any of three tries.
+    """No ratio of the short form exceeds the committed one by more than half in each of three tries.
 
-    In a process of its own, as the committed ones were measured: what a block costs depends on the memory that was
-    allocated before it.
+    Runs in a process of its own, like the committed measurement: times depend on the memory that was allocated before.
     """
     file = tmp_path / "bench.json"
     environment = {name: value for name, value in os.environ.items() if name != kernels.SWITCH}
@@ -117,7 +99,7 @@ def test_ratios_hold(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_the_other_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Flush over real processes and memory print their table."""
+    """The parts for flush and memory print their table."""
     assert main(["flush", "memory", "--short", "--output", str(tmp_path / "bench.json")]) == 0
     shown = capsys.readouterr().out
     assert "4 gloo processes" in shown

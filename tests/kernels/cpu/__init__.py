@@ -1,1 +1,1 @@
-"""Tests of cpu."""
+"""Tests of the CPU kernel."""

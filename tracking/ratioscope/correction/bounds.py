@@ -1,42 +1,25 @@
-"""Rule by bounds: keeps the ratios within them, and truncates or masks the others.
-
-The arithmetic follows TRL's ``GRPOTrainer`` step by step in float32, so that on the same tensors the weights are the
-same bits (``trl/trainer/grpo_trainer.py``, TRL 1.16).
-"""
+"""Rule by bounds, and the ways to make a rule of either kind."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
-import torch
-
-from ratioscope.correction.bounded_batch import BoundedBatch
-from ratioscope.correction.checks import check_choice, checked_bound
-from ratioscope.correction.rule import Level
+from ratioscope.correction.bounded_batch import Action, BoundedBatch, Bounds, Level
 from ratioscope.correction.staged import StagedCorrection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ratioscope.batch.observation import Observation
-    from ratioscope.correction.rule import Rule
-    from ratioscope.correction.staged import Weight
-    from ratioscope.correction.stages import Stage
-
-Action = Literal["truncate", "mask"]
-"""Action on a ratio outside the bounds: clamp it to the bound, or set it to zero."""
+    from ratioscope.correction.stages import Stage, Weight
 
 MODES = tuple(f"{level}_{action}" for level in get_args(Level) for action in get_args(Action))
 """TRL's names of every level with every action."""
 
 
-_RATIO = "a finite ratio >= 0, or None for an open side"
-
-
 @dataclass(frozen=True)
-class Correction:
+class Correction(Bounds):
     """Rule that keeps the ratios in ``[lower, upper]``, and truncates or masks the others.
 
     :meth:`of` makes a rule of stages, :meth:`preset` another framework's rule, and :meth:`from_trl` that of a config.
@@ -53,28 +36,7 @@ class Correction:
             order, or ``"truncate"`` has no bound at all.
     """
 
-    level: Level
-    action: Action
-    lower: float | None = None
-    upper: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
-
-    def __post_init__(self) -> None:
-        check_choice("level", self.level, get_args(Level))
-        if self.action not in get_args(Action) and str(self.action) == "stages":
-            msg = "got action='stages'; expected 'truncate' or 'mask'. Correction.of makes a rule of stages."
-            raise ValueError(msg)
-        check_choice("action", self.action, get_args(Action))
-        for name in ("lower", "upper"):
-            bound = checked_bound(name, getattr(self, name), least=0.0, expected=_RATIO)
-            object.__setattr__(self, name, bound)
-        if self.lower is not None and self.upper is not None and self.lower >= self.upper:
-            msg = f"got lower={self.lower} and upper={self.upper}; expected lower < upper. Swap them or drop one."
-            raise ValueError(msg)
-        if self.action == "truncate" and self.lower is None and self.upper is None:
-            msg = 'got action="truncate" without a bound, which changes nothing; give upper (TRL\'s default is 3.0), '
-            msg += "lower or both, or pass correction=None to watch raw ratios only."
-            raise ValueError(msg)
 
     @staticmethod
     def of(
@@ -103,17 +65,11 @@ class Correction:
             ValueError: if there are too many stages, a stage truncates another ratio than the weight, or an argument
                 is none of those named.
         """
-        return StagedCorrection(
-            tuple(stages),
-            weight=weight,
-            log_clamp=log_clamp,
-            batch_normalize=batch_normalize,
-            name=name,
-            sources={} if sources is None else sources,
-        )
+        given = {} if sources is None else sources
+        return StagedCorrection(tuple(stages), weight, log_clamp, batch_normalize, name, given)
 
     @staticmethod
-    def preset(name: str, **options: Any) -> Rule:
+    def preset(name: str, **options: Any) -> Correction | StagedCorrection:
         """Makes another framework's rule, by its name and under that framework's own names of its options.
 
         Args:
@@ -174,11 +130,6 @@ class Correction:
         return cls(level, action, lower, upper, sources or {})  # type: ignore[arg-type]  # both are checked
 
     @property
-    def mode(self) -> str:
-        """Name that TRL gives this level and action, such as ``"token_truncate"``."""
-        return f"{self.level}_{self.action}"
-
-    @property
     def bounds(self) -> Correction:
         """The rule itself."""
         return self
@@ -198,46 +149,9 @@ class Correction:
         """False: a masked token stays in the mask with weight 0."""
         return False
 
-    @property
-    def log_bounds(self) -> tuple[float | None, float | None]:
-        """Natural logarithms of ``lower`` and ``upper``; minus infinity for a bound of 0."""
-        bounds = (self.lower, self.upper)
-        low, high = (None if bound is None else math.log(bound) if bound > 0 else -math.inf for bound in bounds)
-        return low, high
-
     def correct(self, observation: Observation) -> BoundedBatch:
         """Applies the bounds to a batch, without a host sync."""
         return BoundedBatch(self, observation)
-
-    def raw_ratio(self, log_ratio: torch.Tensor) -> torch.Tensor:
-        """Returns ratios before the rule.
-
-        Args:
-            log_ratio: float32 ``(B, T)`` in nats, exactly 0 at positions without a usable token.
-
-        Returns:
-            float32 ``(B, T)`` at the token level, ``(B, 1)`` at the sequence level.
-        """
-        if self.level == "sequence":
-            log_ratio = log_ratio.sum(dim=-1, keepdim=True)
-        return log_ratio.exp()
-
-    def outside(self, ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Finds raw ratios below ``lower`` and above ``upper``: two bool tensors of the ratio's shape.
-
-        The comparison is strict and made in float32: a ratio equal to a bound is kept.
-        """
-        none = torch.zeros_like(ratio, dtype=torch.bool)
-        low = none if self.lower is None else ratio < self.lower
-        high = none if self.upper is None else ratio > self.upper
-        return low, high
-
-    def apply(self, ratio: torch.Tensor) -> torch.Tensor:
-        """Returns weights after the rule, of the ratio's shape."""
-        if self.action == "truncate":
-            return ratio.clamp(min=self.lower, max=self.upper)
-        low, high = self.outside(ratio)
-        return ratio.masked_fill(low | high, 0.0)
 
     def words(self) -> str:
         """Describes the rule in one line."""
@@ -254,7 +168,7 @@ class Correction:
         return {**vars(self), "sources": dict(self.sources)}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Rule:
+    def from_json(data: Mapping[str, Any]) -> Correction | StagedCorrection:
         """Reads what :meth:`to_json` wrote, of either kind of rule."""
         if data["action"] == "stages":
             return StagedCorrection.from_json(data)

@@ -12,9 +12,10 @@ from ratioscope.correction.stage_statistics import StageStatistics
 from ratioscope.correction.stages import CLASSES, STAGE_COUNTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ratioscope.batch.observation import Observation
-    from ratioscope.correction.staged import StagedCorrection
-    from ratioscope.correction.stages import Stage
+    from ratioscope.correction.stages import Stage, Weight
 
 WEIGHT_SLACK = 1e-4
 """Relative difference up to which a trainer's weight is the rule's: float32 sums of long sequences differ by less."""
@@ -25,8 +26,9 @@ class StagedBatch:
     """A batch after the stages, as :class:`ratioscope.correction.rule.CorrectedBatch` describes it; all ``(B, T)``.
 
     Attributes:
-        rule: the stages.
         observation: the batch.
+        by_sequence: whether one weight is a sequence's, so that a mean of weights is one of sequences.
+        batch_normalize: whether the loss divides weights by their mean over the batch.
         raw: float32, weights before any stage and any clamp.
         weights: float32, weights after the stages; 0 where a token is dropped. Not normalised.
         before_drop: float32, weights after the stages without dropping: normalisation takes their mean.
@@ -38,8 +40,9 @@ class StagedBatch:
         clamped: bool, valid tokens whose weight's logarithm exceeds the safety clamp.
     """
 
-    rule: StagedCorrection
     observation: Observation
+    by_sequence: bool
+    batch_normalize: bool
     raw: torch.Tensor
     weights: torch.Tensor
     before_drop: torch.Tensor
@@ -86,10 +89,10 @@ class StagedBatch:
         Weights of tokens, or of sequences where the weight is a sequence's; dropped ones too, since a rejection leaves
         the weights alone.
         """
-        if not self.rule.batch_normalize:
+        if not self.batch_normalize:
             return None
         weights = torch.where(self.valid, self.before_drop.double(), 0.0)
-        if self.rule.weight not in {"sequence", "geometric"}:
+        if not self.by_sequence:
             return weights.sum(), self.valid.sum()
         n = self.observation.n_valid
         return (weights.sum(dim=-1) / n.clamp(min=1)).sum(), (n > 0).sum()
@@ -159,34 +162,39 @@ class _Effects(NamedTuple):
         return {**classes, "kept": remaining}
 
 
-def apply_stages(observation: Observation, rule: StagedCorrection) -> StagedBatch:
-    """Sends a batch through a rule's stages, without a host sync.
+def apply_stages(
+    observation: Observation, stages: Sequence[Stage], *, weight: Weight, log_clamp: float | None, batch_normalize: bool
+) -> StagedBatch:
+    """Sends a batch through stages, without a host sync.
 
     Every stage decides on the raw values of all valid tokens, so no stage hides what a later one finds; their actions
     follow one another. A token without a usable log-probability has a log-ratio of 0 and is in no sequence's statistic.
 
     Args:
         observation: the batch.
-        rule: the stages, and the weight they act on.
+        stages: the stages in order.
+        weight: the weight that they act on.
+        log_clamp: the safety clamp of logarithms, in nats; None for no clamp.
+        batch_normalize: whether the loss divides weights by their mean over the batch.
 
     Raises:
         ValueError: if a stage decides by the advantage, and the batch has none.
     """
-    statistics = StageStatistics(observation, rule.log_clamp)
+    statistics = StageStatistics(observation, log_clamp)
     valid, nowhere = observation.valid, torch.zeros_like(observation.valid)
-    log_weight = statistics.log_weight(rule.weight)
-    clamped = nowhere if rule.log_clamp is None else (log_weight.abs() > rule.log_clamp) & valid
-    outside = tuple(statistics.outside(stage) for stage in rule.stages)
+    log_weight = statistics.log_weight(weight)
+    clamped = nowhere if log_clamp is None else (log_weight.abs() > log_clamp) & valid
+    outside = tuple(statistics.outside(stage) for stage in stages)
     effects = _Effects(statistics.clamped(log_weight).exp().expand(valid.shape), *(nowhere,) * 5)
-    from_above = clamped & (log_weight > 0)
-    for stage, (low, high) in zip(rule.stages, outside, strict=True):
+    for stage, (low, high) in zip(stages, outside, strict=True):
         effects = effects.after(stage, low, high)
-        from_above = from_above | high
+    from_above = torch.stack([clamped & (log_weight > 0), *(high for _, high in outside)]).any(dim=0)
     classes = effects.classes(valid, clamped)
     modified = valid & ~classes["kept"]
     return StagedBatch(
-        rule=rule,
         observation=observation,
+        by_sequence=weight in {"sequence", "geometric"},
+        batch_normalize=batch_normalize,
         raw=log_weight.exp().expand(valid.shape),
         weights=effects.weights.masked_fill(effects.dropped, 0.0),
         before_drop=effects.weights,

@@ -12,8 +12,7 @@ from ratioscope.numerics import FLOAT32_MAX, halves, row_sum
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
-    from ratioscope.correction.staged import Weight
-    from ratioscope.correction.stages import Stage
+    from ratioscope.correction.stages import Stage, Weight
 
 _LEAST_PROBABILITY = 1e-12
 """Keeps the logarithms of both sides of a coin finite."""

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from ratioscope.correction.checks import check_choice
 from ratioscope.correction.stage_pipeline import apply_stages
-from ratioscope.correction.stages import MAX_STAGES, WEIGHT_LEVELS, Stage
+from ratioscope.correction.stages import MAX_STAGES, WEIGHT_LEVELS, Stage, Weight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ratioscope.batch.observation import Observation
     from ratioscope.correction.stage_pipeline import StagedBatch
-
-Weight = Literal["token", "sequence", "geometric", "segment", "one"]
-"""Weight of a token before any stage: its ratio; the product of its sequence's ratios, their geometric mean, or that
-over its run of masked-in tokens; 1, where the stages only reject."""
 
 _WEIGHT_WORDS = {
     "token": "are token ratios",
@@ -97,7 +93,7 @@ class StagedCorrection:
         Raises:
             ValueError: if a stage decides by the advantage, and the batch has none.
         """
-        return apply_stages(observation, self)
+        return apply_stages(observation, self.stages, **self._options())
 
     def words(self) -> str:
         """Describes the rule in one line."""

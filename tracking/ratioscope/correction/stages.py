@@ -30,6 +30,10 @@ STAGE_COUNTS: tuple[str, ...] = (
 """Counts of a rule of stages, in this order: tokens and rows outside each stage's bounds, tokens and rows that the
 safety clamp reaches, and tokens by class. All 0 under bounds."""
 
+Weight = Literal["token", "sequence", "geometric", "segment", "one"]
+"""Weight of a token before any stage: its ratio; the product of its sequence's ratios, their geometric mean, or that
+over its run of masked-in tokens; 1, where the stages only reject."""
+
 WEIGHT_LEVELS = {"token": "token", "sequence": "product", "geometric": "geometric", "segment": "segment"}
 """Level of the ratio that each weight is, at which a stage can truncate it; a weight of 1 has none."""
 
