@@ -28,6 +28,8 @@ MOST_LINES, MOST_BODY, MOST_PARAMETERS = 250, 25, 8
 
 EXCEPTIONS: dict[str, str] = {
     "ratioscope.recording.recorder.Recorder.__init__": "public keyword-only settings",
+    "ratioscope_integrations.kernels.cpu.ratios.ratios": "one loop with named sums; two loops would read the row twice",
+    "ratioscope_integrations.kernels.cpu.sums._neighbours_with_holes": "one loop with named sums",
 }
 """Function or module -> the reason why it may exceed a size."""
 

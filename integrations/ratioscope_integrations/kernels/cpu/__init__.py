@@ -1,1 +1,1 @@
-"""The kernel for the CPU."""
+"""CPU kernel, compiled by numba."""

@@ -1,6 +1,6 @@
-"""The kernel for the CPU: a batch reduced by compiled code, whose threads share its rows.
+"""CPU kernel: reduces a batch by compiled code whose threads share its completions.
 
-It needs numba, which vLLM brings along, and no compiler.
+Needs numba, which vLLM installs, and no C compiler.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
-_A_THREADS_SHARE = 1 << 15
-"""Tokens below which one more thread costs more than it saves."""
-_AT_ONCE, _SHARES = 1 << 15, 4
-"""Tokens that a thread takes at a time, at least, and how often it does: the other cores may be busy, so that shares
-cannot be told beforehand."""
+_TOKENS_PER_THREAD = 1 << 15
+"""Fewest tokens for each thread; with fewer, another thread costs more than it saves."""
+_TOKENS_PER_SHARE, _SHARES = 1 << 15, 4
+"""Fewest tokens that a thread takes at a time, and shares per thread. Threads take the next share when they are ready,
+since other work on their cores may slow some of them."""
 
 
 def make() -> CpuKernel:
@@ -51,45 +51,51 @@ def make() -> CpuKernel:
     """
     kernel = CpuKernel()
     rows = torch.zeros(1, 1)
-    kernel(Observation.of(rows, rows, rows.bool()), None, None)  # a call compiles
+    kernel(Observation.of(rows, rows, rows.bool()), None, None)  # the first call compiles
     return kernel
 
 
 class CpuKernel:
     """Reduces a batch of float32 or narrower log-probabilities on the CPU.
 
-    Left to the plain path: lists with missing tokens, masks of another kind than bool or integer, and batches with a
-    log-ratio beyond 300 nats.
+    Declines lists with missing tokens, masks that are neither bool nor integer, and batches with a log-ratio beyond 300
+    nats; the reference implementation reduces them.
     """
 
     def __call__(
         self, observation: Observation, correction: Rule | None, applied: torch.Tensor | None
     ) -> KernelResult | None:
-        """As :class:`ratioscope.summary.kernels.Kernel` has it."""
-        train, rollout, mask = observation.given
+        """Reduces a batch, see :class:`ratioscope.summary.kernels.Kernel`; None if it is declined."""
         bounds = None if correction is None else correction.bounds
         token_bounds = bounds if bounds is not None and bounds.level == "token" else None
-        wants_log_ratio = bounds is not None and bounds.level == "sequence"  # the rule sums it as the step does
+        # A rule by completion sums the log-ratios itself, in the trainer's order.
+        wants_log_ratio = bounds is not None and bounds.level == "sequence"
         weights = applied.detach() if applied is not None and token_bounds is not None else None
-        fits = (
-            train.numel() > 0
-            and train.dtype in _FLOATS
-            and rollout.dtype in _FLOATS
-            and mask.dtype in _MASKS
-            and observation.absent is None
-            and (weights is None or (weights.dtype == torch.float32 and weights.shape == train.shape))
-        )
-        if not fits:
+        if not _fits(observation, weights):
             return None
         rule = _token_bounds(token_bounds)
-        given = _Given.of(observation, weights, wants_log_ratio=wants_log_ratio)
-        found = _kept(given, rule)
-        if found is None:
+        inputs = _Inputs.from_observation(observation, weights, wants_log_ratio=wants_log_ratio)
+        results = _reduce(inputs, rule)
+        if results is None:
             return None
         if wants_log_ratio:
-            others = found[0].counts[:, [Count.inf, Count.positive_logp]]  # which the step takes as they are
-            observation.take_log_ratio(given.log_ratio, of_step=not others.any())
-        return reduced(observation, rule, found)
+            # The trainer keeps the log-ratios of these tokens, which are 0 here.
+            refused = results[0].counts[:, [Count.inf, Count.positive_logp]]
+            observation.take_log_ratio(inputs.log_ratio, of_step=not refused.any())
+        return reduced(observation, rule, results)
+
+
+def _fits(observation: Observation, weights: torch.Tensor | None) -> bool:
+    """True if the kernel is compiled for the batch's types."""
+    train, rollout, mask = observation.given
+    return (
+        train.numel() > 0
+        and train.dtype in _FLOATS
+        and rollout.dtype in _FLOATS
+        and mask.dtype in _MASKS
+        and observation.absent is None
+        and (weights is None or (weights.dtype == torch.float32 and weights.shape == train.shape))
+    )
 
 
 def _token_bounds(correction: Correction | None) -> TokenBounds:
@@ -104,8 +110,8 @@ def _token_bounds(correction: Correction | None) -> TokenBounds:
     return TokenBounds(1 if correction.action == "truncate" else 2, lower, upper, log_lower, log_upper)
 
 
-class _Given(NamedTuple):
-    """Rows as they were given, and what is made of them; without a column where there is nothing."""
+class _Inputs(NamedTuple):
+    """Tensors of a batch, and the log-ratios to be written; an absent one has no columns."""
 
     train: torch.Tensor
     rollout: torch.Tensor
@@ -116,25 +122,27 @@ class _Given(NamedTuple):
     log_ratio: torch.Tensor
 
     @classmethod
-    def of(cls, observation: Observation, weights: torch.Tensor | None, *, wants_log_ratio: bool) -> _Given:
+    def from_observation(
+        cls, observation: Observation, weights: torch.Tensor | None, *, wants_log_ratio: bool
+    ) -> _Inputs:
         train, rollout, mask = observation.given
-        nothing, ids = torch.zeros(len(train), 0), observation.token_ids
+        absent, ids = torch.zeros(len(train), 0), observation.token_ids
         return cls(
             train,
             rollout,
             mask,
-            applied=nothing if weights is None else weights,
-            token_ids=nothing.to(torch.int64) if ids is None else ids,
+            applied=absent if weights is None else weights,
+            token_ids=absent.to(torch.int64) if ids is None else ids,
             advantage=torch.zeros(len(train)) if observation.advantages is None else observation.advantages,
-            log_ratio=torch.zeros(train.shape) if wants_log_ratio else nothing,
+            log_ratio=torch.zeros(train.shape) if wants_log_ratio else absent,
         )
 
-    def split(self, step: int) -> list[_Given]:
-        """The same, ``step`` rows at a time."""
-        return [_Given(*parts) for parts in zip(*(tensor.split(step) for tensor in self), strict=True)]
+    def split(self, step: int) -> list[_Inputs]:
+        """Splits the batch into parts of ``step`` completions."""
+        return [_Inputs(*parts) for parts in zip(*(tensor.split(step) for tensor in self), strict=True)]
 
     def arrays(self, ratio: torch.Tensor) -> Batch:
-        """Arrays as the compiled functions take them; ``ratio`` is where the rows' ratios go."""
+        """Converts to arrays for the compiled functions; the ratios are computed into ``ratio``."""
         train, rollout = self.train.float(), self.rollout.float()
         return Batch(
             train=_array(train),
@@ -148,18 +156,40 @@ class _Given(NamedTuple):
         )
 
 
-def _kept(given: _Given, rule: TokenBounds) -> list[Kept] | None:
-    """What each thread found, all of them in the same arrays of rows; None if a row does not fit."""
-    n_rows, width = given.train.shape
-    # All or one: OpenMP ends the threads that a smaller team leaves out, and torch would have to start them again.
-    n = n_threads() if n_rows * width >= n_threads() * _A_THREADS_SHARE else 1
+def _reduce(inputs: _Inputs, rule: TokenBounds) -> list[Kept] | None:
+    """Reduces all completions; None if the kernel declines one of them.
+
+    Returns:
+        One result per thread; all of them share the arrays ``sums`` and ``counts``.
+    """
+    n_rows, width = inputs.train.shape
+    # All threads or one: OpenMP ends the threads that a smaller team leaves out, and torch would start them again.
+    n = n_threads() if n_rows * width >= n_threads() * _TOKENS_PER_THREAD else 1
+    results = _results(n, n_rows, width)
+    step = min(n_rows, max(1, _TOKENS_PER_SHARE // width, n_rows // (n * _SHARES)))
+    ratios = torch.empty(n, step, width)
+    parts = iter(zip(range(0, n_rows, step), inputs.split(step), strict=True))  # shared: each part is taken once
+    declined: list[int] = []
+
+    def work(number: int) -> None:
+        for start, part in parts:
+            if not reduce_rows(start, part.arrays(ratios[number]), rule, results[number]):
+                declined.append(start)
+                return
+
+    share(work, n)
+    return None if declined else results
+
+
+def _results(n_threads: int, n_rows: int, width: int) -> list[Kept]:
+    """Allocates the results and buffers of each thread."""
     sums, counts = np.zeros((n_rows, len(Sum))), np.zeros((n_rows, len(Count)), np.int64)
-    kept = [
+    return [
         Kept(
             sums=sums,
             counts=counts,
             histograms=np.zeros((N_LANES + 1, histogram.N_BUCKETS), np.int32),
-            places=np.zeros((3, N_TURNS * N_TENTHS + 1)),
+            positions=np.zeros((3, N_TURNS * N_TENTHS + 1)),
             keys=np.full(N_TOKENS, NO_KEY),
             where=np.zeros((3, N_TOKENS), np.int64),
             logps=np.zeros((3, N_TOKENS), np.float32),
@@ -167,25 +197,12 @@ def _kept(given: _Given, rule: TokenBounds) -> list[Kept] | None:
             narrow=np.empty((5, width), np.float32),
             wide=np.empty((2, width)),
         )
-        for _ in range(n)
+        for _ in range(n_threads)
     ]
-    step = min(n_rows, max(1, _AT_ONCE // width, n_rows // (n * _SHARES)))
-    ratios = torch.empty(n, step, width)
-    parts = iter(zip(range(0, n_rows, step), given.split(step), strict=True))  # gives each once, whoever asks
-    odd: list[int] = []
-
-    def work(number: int) -> None:
-        for start, part in parts:
-            if not reduce_rows(start, part.arrays(ratios[number]), rule, kept[number]):
-                odd.append(start)
-                return
-
-    share(work, n)
-    return None if odd else kept
 
 
 def _bytes(mask: torch.Tensor) -> torch.Tensor:
-    """0 and 1 as they are; anything else is neither."""
+    """Mask as uint8: 0 and 1 stay, any other number becomes one above 1, for which the kernel declines the batch."""
     if mask.dtype in (torch.bool, torch.uint8):
         return mask.view(torch.uint8)
     return mask.clamp(min=-1, max=2).to(torch.uint8)

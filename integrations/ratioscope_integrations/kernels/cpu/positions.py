@@ -1,8 +1,8 @@
-"""Integer part of a completion's reduction on the CPU: histograms, positions, number and worst tokens."""
+"""Histograms, sums by position, number and worst tokens of one completion."""
 
 # mypy: disable-error-code="untyped-decorator, assignment, no-any-return, return-value, arg-type"
 # pyright: reportReturnType=false, reportArgumentType=false, reportAssignmentType=false
-# Types are numba's in here: annotations say what is meant, but a float may be a numpy.float64.
+# Annotations are informative only: numba infers the types.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCK = 128
 
 @njit(inline="always")
 def bucket(bits: int) -> int:
-    """As :func:`ratioscope.state.histogram.bucket_index` has it."""
+    """Bucket of a float32, given its bits, equal to :func:`ratioscope.state.histogram.bucket_index`."""
     magnitude = ((bits & 0x7FFFFFFF) >> _SHIFT) - _OFFSET + 1
     magnitude = min(max(magnitude, 0), _PER_SIDE + 1)
     return ZERO - magnitude if bits < 0 else ZERO + magnitude
@@ -30,13 +30,21 @@ def bucket(bits: int) -> int:
 
 @njit(nogil=True, error_model="numpy")
 def counted(row: Row, rule: TokenBounds, n_outside: int, histograms: Array) -> None:
-    """Both histograms: the last, what the rule changes in the sum of the others."""
+    """Counts log-ratios in the histograms; the last one has the change by the rule to the sum of the others.
+
+    Args:
+        row: the completion.
+        rule: bounds of the rule.
+        n_outside: 0 if the rule changes no token, whose pass is then skipped.
+        histograms: int32 ``(N_LANES + 1, buckets)``, added to.
+    """
     bits, valid, d, ratio = row.d.view(np.int32), row.valid, row.d, row.ratio
     after = histograms[N_LANES]
-    index = row.after.view(np.int32)  # the weights are done with
+    index = row.after.view(np.int32)  # reuses the buffer of the weights, which are no longer needed
     for j in range(len(d)):
         index[j] = bucket(bits[j])
-    for j in range(len(d)):  # neighbours are often alike, and would wait for each other in one histogram
+    # Neighbours often fall into one bucket; an increment would then wait for the store of the one before.
+    for j in range(len(d)):
         histograms[j % N_LANES, index[j]] += valid[j]
     if n_outside == 0:
         return
@@ -51,54 +59,58 @@ def counted(row: Row, rule: TokenBounds, n_outside: int, histograms: Array) -> N
 
 
 @njit(fastmath={"reassoc", "nsz"}, nogil=True, error_model="numpy")
-def _stretch(d: Array, start: int, stop: int, place: Array, cell: int) -> None:
+def _add(d: Array, start: int, stop: int, cells: Array, cell: int) -> None:
+    """Adds the log-ratios from ``start`` to ``stop``, all of them valid, to one cell."""
     total, absolute = 0.0, 0.0
     for j in range(start, stop):
         value = np.float64(d[j])
         total += value
         absolute += abs(value)
-    place[0, cell] += total
-    place[1, cell] += absolute
-    place[2, cell] += stop - start
+    cells[0, cell] += total
+    cells[1, cell] += absolute
+    cells[2, cell] += stop - start
 
 
 @njit(nogil=True, error_model="numpy")
-def placed(row: Row, n: int, place: Array) -> None:
-    """Sums by turn and tenth, a stretch of neighbours in one place at a time."""
+def sum_positions(row: Row, n: int, cells: Array) -> None:
+    """Adds log-ratios by turn and tenth, a run of neighbours with a common cell at a time.
+
+    Args:
+        row: the completion.
+        n: number of valid tokens.
+        cells: float64 ``(3, N_TURNS * N_TENTHS + 1)``, added to; the last cell is that of the last token.
+    """
     mask, valid, d = row.mask, row.valid, row.d
     position, turn, j, width, last = 0, -1, 0, len(row.d), -1
-    inside = False
     while j < width and position < n:
         if mask[j] == 0:
-            inside = False
             j += 1
             continue
-        if not inside:
-            inside = True
+        if j == 0 or mask[j - 1] == 0:
             turn = min(turn + 1, N_TURNS - 1)
         if valid[j] == 0:
             j += 1
             continue
         tenth = N_TENTHS * position // n
-        reach = ((tenth + 1) * n + N_TENTHS - 1) // N_TENTHS - position  # valid tokens until the tenth ends
-        end = min(width, j + reach)
+        remaining = ((tenth + 1) * n + N_TENTHS - 1) // N_TENTHS - position  # valid tokens until the tenth ends
+        end = min(width, j + remaining)
         stop = end if n == width else j
         while stop < end and valid[stop] != 0:
             stop += 1
-        _stretch(d, j, stop, place, turn * N_TENTHS + tenth)
+        _add(d, j, stop, cells, turn * N_TENTHS + tenth)
         position += stop - j
         last = stop - 1
         j = stop
     if last >= 0:
-        _stretch(d, last, last + 1, place, N_TURNS * N_TENTHS)
+        _add(d, last, last + 1, cells, N_TURNS * N_TENTHS)
 
 
 @njit(nogil=True, error_model="numpy")
 def completion_number(row: Row, n: int, token_ids: Array, advantage: int) -> int:
-    """Numbers a completion as :func:`ratioscope.summary.worst_tokens.completion_numbers` does; integers wrap."""
+    """Number of a completion, equal to :func:`ratioscope.summary.worst_tokens.completion_numbers`; integers wrap."""
     own, old, valid = row.y.view(np.int32), row.x.view(np.int32), row.valid
     train, rollout, ids, seen = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    if n == len(own):  # no gap: the loop without a running count is vectorized
+    if n == len(own):  # without a hole positions are columns, and the loop is vectorized
         for j in range(len(own)):
             train += np.int64(own[j]) * (j + 1)
             rollout += np.int64(old[j]) * (j + 1)
@@ -117,20 +129,34 @@ def completion_number(row: Row, n: int, token_ids: Array, advantage: int) -> int
 
 
 @njit(nogil=True, error_model="numpy")
-def worst(row: Row, at: int, first: int, number: int, kept: Kept, smallest: int) -> int:
-    """Keeps what is among the worst so far; the slot of the smallest kept key."""
+def worst(row: Row, index: int, first: int, number: int, kept: Kept, smallest: int) -> int:
+    """Replaces entries of the table of worst tokens by larger ones of this completion.
+
+    Blocks whose largest log-ratio is below the smallest entry are skipped: nearly all of them after a few completions.
+
+    Args:
+        row: the completion.
+        index: of the completion in the batch.
+        first: column of the completion's first token.
+        number: the completion's number.
+        kept: the table.
+        smallest: slot of the smallest key.
+
+    Returns:
+        The new slot of the smallest key.
+    """
     bits, valid, keys, where, logps = row.d.view(np.int32), row.valid, kept.keys, kept.where, kept.logps
     start = (number >> 20) - (1 << 31)
-    position, upto = -1, 0
+    position, counted_until = -1, 0
     for block in range(0, len(bits), _BLOCK):
         end, top = min(block + _BLOCK, len(bits)), np.int32(0)
         for j in range(block, end):
             top = max(top, bits[j] & np.int32(0x7FFFFFFF))
         if top < keys[smallest] >> 32:
             continue
-        for j in range(upto, block):
+        for j in range(counted_until, block):
             position += valid[j]
-        upto = end
+        counted_until = end
         for j in range(block, end):
             position += valid[j]
             size = np.int64(bits[j] & 0x7FFFFFFF)
@@ -138,7 +164,7 @@ def worst(row: Row, at: int, first: int, number: int, kept: Kept, smallest: int)
                 key = (size << 32) + ((start + position * SPREAD + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
                 if key > keys[smallest]:
                     keys[smallest] = key
-                    where[0, smallest], where[1, smallest], where[2, smallest] = at, first + j, position
+                    where[0, smallest], where[1, smallest], where[2, smallest] = index, first + j, position
                     logps[0, smallest], logps[1, smallest], logps[2, smallest] = row.d[j], row.y[j], row.x[j]
                     smallest = np.argmin(keys)
     return smallest

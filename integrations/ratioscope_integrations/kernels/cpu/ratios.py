@@ -1,11 +1,11 @@
-"""What follows from a row's ratios on the CPU: exponentials, their sums, and what a rule does with them.
+"""Exponentials of one completion, sums over its ratios, and the effect of a rule on them.
 
-Functions that add up may reorder their additions; the exponentials must not.
+Functions that add up may reorder additions (``reassoc``), so that they are vectorized; the exponentials may not.
 """
 
 # mypy: disable-error-code="untyped-decorator, assignment, no-any-return, return-value, arg-type"
 # pyright: reportReturnType=false, reportArgumentType=false, reportAssignmentType=false
-# Types are numba's in here: annotations say what is meant, but a float may be a numpy.float64.
+# Annotations are informative only: numba infers the types.
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ _NEAR, _FAR = ((np.float32(low), np.float32(high)) for low, high in BANDS)
 
 @njit(inline="always")
 def _parts(x: float) -> tuple[float, float]:
-    """2**k and expm1(r), where x = k ln 2 + r and abs(r) is at most half of ln 2, by Taylor's polynomial."""
+    """2**k and expm1(r), where x = k ln 2 + r and abs(r) <= ln(2) / 2, by Taylor's polynomial of degree 13.
+
+    The first omitted term, r**14 / 14!, is below 5e-18, less than the rounding of a float64.
+    """
     shifted = x * _LOG2E + ROUND
     k = shifted - ROUND
     scale = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW  # Cody and Waite: two steps, so that no digit of r is lost
     p = _C12 + r * _C13
     p = _C11 + r * p
     p = _C10 + r * p
@@ -48,18 +51,18 @@ def _parts(x: float) -> tuple[float, float]:
 
 @njit(fastmath={"contract"}, nogil=True, error_model="numpy")
 def exponentials(row: Row) -> None:
-    """All that a row needs, in float64."""
+    """Fills ``excess`` with expm1(abs(d)) and ``q`` with exp(x), in float64."""
     x, d, excess, q = row.x, row.d, row.excess, row.q
     for j in range(len(d)):
         scale, rest = _parts(np.float64(abs(d[j])))
-        excess[j] = scale * rest + (scale - 1.0)
-        scale, rest = _parts(max(np.float64(x[j]), -708.0))
+        excess[j] = scale * rest + (scale - 1.0)  # expm1, exact near 0: there scale is 1
+        scale, rest = _parts(max(np.float64(x[j]), -708.0))  # below, 2**k would be no normal number
         q[j] = scale * rest + scale
 
 
 @njit(nogil=True, error_model="numpy")
 def _largest(values: Array) -> float:
-    """Of float64 from 0 on, whose bits have their order."""
+    """Largest of float64 values >= 0, by their bits, which have the same order; maxima of integers are vectorized."""
     bits, largest = values.view(np.int64), np.int64(0)
     for j in range(len(values)):
         largest = max(largest, bits[j])
@@ -68,14 +71,14 @@ def _largest(values: Array) -> float:
 
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
 def ratios(row: Row, sums: Array) -> None:
-    """What follows from the exponentials. Where a token is not valid all of it is 0."""
+    """Sums over ratios and probabilities, from the exponentials; a token that is not valid adds 0 to each of them."""
     x, y, d, excess, q, valid = row.x, row.y, row.d, row.excess, row.q, row.valid
     high = sums[Sum.largest] if sums[Sum.largest] > -np.inf else 0.0
     k3, up, up2, w, w2, wd, reverse, mult = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     sq, sp, qq, pp, qp, difference = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(len(d)):
         v, above, inside = np.float64(d[j]), excess[j], np.float64(valid[j])
-        inverse = 1.0 / (1.0 + above)
+        inverse = 1.0 / (1.0 + above)  # exp(-abs(d)); expm1(-abs(d)) follows without cancellation
         below = -above * inverse
         rises = v >= 0.0
         forward = above if rises else below
@@ -90,7 +93,7 @@ def ratios(row: Row, sums: Array) -> None:
         wd += r * (v - high)
         reverse += backward + v
         mult += above
-        # d is rounded to float32; with what that took, the other side's exponential follows from this one's.
+        # exp(y) = exp(x) exp(d) exp(lost), where lost is the rounding of d to float32: this saves an exponential.
         lost = (np.float64(y[j]) - np.float64(x[j])) - v
         own = q[j] * inside
         other = own * ratio * (1.0 + lost * (1.0 + 0.5 * lost))
@@ -101,8 +104,8 @@ def ratios(row: Row, sums: Array) -> None:
         qp += own * other
         gap = abs(own - other)
         difference += gap
-        excess[j] = gap  # the excess is done with
-    scale = math.exp(-high)
+        excess[j] = gap  # reuses the buffer for the maximum below
+    scale = math.exp(-high)  # within float64, since abs(d) <= REACH
     sums[Sum.k3] = k3
     sums[Sum.excess] = up
     sums[Sum.excess2] = up2
@@ -122,7 +125,7 @@ def ratios(row: Row, sums: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def outside(ratio: Array, counts: Array) -> None:
-    """Tokens outside of what is near 1, and of what is not far from it."""
+    """Counts tokens whose ratio is outside of the near and of the far band around 1."""
     near, far = 0, 0
     for j in range(len(ratio)):
         near += (ratio[j] < _NEAR[0]) | (ratio[j] > _NEAR[1])
@@ -131,19 +134,24 @@ def outside(ratio: Array, counts: Array) -> None:
     counts[Count.outside_far] = far
 
 
+@njit(inline="always")
+def _weight(ratio: float, below: bool, above: bool, rule: TokenBounds) -> float:
+    """Weight that the rule makes of a ratio: the bound if it truncates, 0 if it masks."""
+    if rule.acts == 1:
+        return rule.lower if below else (rule.upper if above else ratio)
+    return np.float32(0.0) if below | above else ratio
+
+
 @njit(fastmath={"reassoc", "contract", "nnan", "nsz"}, nogil=True, error_model="numpy")
 def ruled(row: Row, rule: TokenBounds, sums: Array, counts: Array) -> None:
-    """What the rule does with a row's ratios."""
+    """Weights by the rule, sums over them, and counts of tokens below and above the bounds."""
     ratio, valid, after = row.ratio, row.valid, row.after
     low, high = 0, 0
     weight, weight2, raw, removed = 0.0, 0.0, 0.0, 0.0
     for j in range(len(ratio)):
         r, inside = ratio[j], valid[j] != 0
         below, above = r < rule.lower, r > rule.upper
-        if rule.acts == 1:
-            left = rule.lower if below else (rule.upper if above else r)
-        else:
-            left = np.float32(0.0) if below | above else r
+        left = _weight(r, below, above, rule)
         after[j] = left
         low += inside & below
         high += inside & above
@@ -164,7 +172,7 @@ def ruled(row: Row, rule: TokenBounds, sums: Array, counts: Array) -> None:
 
 @njit(nogil=True, error_model="numpy")
 def disagreements(row: Row, applied: Array) -> int:
-    """Valid tokens whose applied weight, which may be NaN, is not the rule's."""
+    """Number of valid tokens whose applied weight is not the rule's; NaN is not."""
     after, valid, differs = row.after, row.valid, 0
     for j in range(len(after)):
         differs += (valid[j] != 0) & (after[j] != applied[j])

@@ -1,8 +1,8 @@
-"""One pass over a batch's rows on the CPU, compiled by numba: each row is reduced while it is in the cache."""
+"""Reduction of completions, one after another, so that each stays in the cache during all passes over it."""
 
 # mypy: disable-error-code="untyped-decorator, assignment, no-any-return, return-value, arg-type"
 # pyright: reportReturnType=false, reportArgumentType=false, reportAssignmentType=false
-# Types are numba's in here: annotations say what is meant, but a float may be a numpy.float64.
+# Annotations are informative only: numba infers the types.
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ratioscope_integrations.kernels.cpu.types import REACH, Array, Batch, Count
 
 
 @njit(nogil=True, error_model="numpy")
-def _reach(mask: Array) -> tuple[int, int]:
-    """First masked-in column, and the one behind the last; 0 and 0 if there is none."""
+def _extent(mask: Array) -> tuple[int, int]:
+    """First masked-in column, and the one after the last; 0 and 0 if there is none."""
     first, stop = 0, len(mask)
     while first < stop and mask[first] == 0:
         first += 1
@@ -25,32 +25,60 @@ def _reach(mask: Array) -> tuple[int, int]:
     return (first, stop) if stop > first else (0, 0)
 
 
+@njit(inline="always")
+def _row(mask: Array, kept: Kept) -> Row:
+    """Cuts a thread's buffers to the length of a completion."""
+    size, narrow, wide = len(mask), kept.narrow, kept.wide
+    return Row(
+        mask,
+        kept.valid[:size],
+        narrow[0, :size],
+        narrow[1, :size],
+        narrow[2, :size],
+        narrow[3, :size],
+        narrow[4, :size],
+        wide[0, :size],
+        wide[1, :size],
+    )
+
+
+@njit(inline="always")
+def _add_up(row: Row, n: int, sums: Array, counts: Array) -> None:
+    """Fills the sums and counts that need no rule; the exponentials must precede the ratios."""
+    moments.log_ratios(row, sums)
+    moments.moments(row, sums)
+    moments.exact(row, counts)
+    moments.neighbours(row, n, sums, counts)
+    ratios.exponentials(row)
+    ratios.ratios(row, sums)
+    ratios.outside(row.ratio, counts)
+
+
+@njit(inline="always")
+def _apply_rule(row: Row, rule: TokenBounds, applied: Array, sums: Array, counts: Array) -> int:
+    """Applies the rule; returns 0 only if it changes nothing in the histogram."""
+    ratios.ruled(row, rule, sums, counts)
+    if len(applied):
+        counts[Count.disagreements] = ratios.disagreements(row, applied)
+    # A ratio within the bounds may have a log-ratio beyond a bound's logarithm by rounding; it is clamped then.
+    beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
+    return counts[Count.low] + counts[Count.high] + beyond
+
+
 @njit(nogil=True, error_model="numpy")
 def reduce_rows(offset: int, batch: Batch, rule: TokenBounds, kept: Kept) -> bool:
-    """Reduces some of a batch's rows, of which the first is row ``offset``.
+    """Reduces some of a batch's completions, the first of which has the index ``offset``.
 
     Returns:
-        Whether all of it could be: no mask but 0 and 1, no log-ratio beyond :data:`REACH`.
+        False if one of them is declined: a mask with other numbers than 0 and 1, or a log-ratio beyond :data:`REACH`.
     """
-    valid, narrow, wide = kept.valid, kept.narrow, kept.wide
     smallest = np.argmin(kept.keys)
-    for at in range(len(batch.mask)):
-        sums, counts = kept.sums[offset + at], kept.counts[offset + at]
-        first, end = _reach(batch.mask[at])
-        size = end - first
-        train, rollout = batch.train[at, first:end], batch.rollout[at, first:end]
-        row = Row(
-            batch.mask[at, first:end],
-            valid[:size],
-            narrow[0, :size],
-            narrow[1, :size],
-            narrow[2, :size],
-            narrow[3, :size],
-            narrow[4, :size],
-            wide[0, :size],
-            wide[1, :size],
-        )
-        masked_in, n, odd = moments.clean(row, train, rollout, batch.ratio[at, first:end])
+    for index in range(len(batch.mask)):
+        sums, counts = kept.sums[offset + index], kept.counts[offset + index]
+        first, end = _extent(batch.mask[index])
+        train, rollout = batch.train[index, first:end], batch.rollout[index, first:end]
+        row = _row(batch.mask[index, first:end], kept)
+        masked_in, n, odd = moments.clean(row, train, rollout, batch.ratio[index, first:end])
         counts[Count.n], counts[Count.masked_in] = n, masked_in
         if n < masked_in:
             moments.refused(row.mask, train, rollout, counts)
@@ -58,25 +86,14 @@ def reduce_rows(offset: int, batch: Batch, rule: TokenBounds, kept: Kept) -> boo
         if odd or max(sums[Sum.largest], -sums[Sum.smallest]) > REACH:
             return False
         if batch.log_ratio.shape[1]:
-            batch.log_ratio[at, first:end] = row.d
-        moments.log_ratios(row, sums)
-        moments.moments(row, sums)
-        moments.exact(row, counts)
-        moments.neighbours(row, n, sums, counts)
-        ratios.exponentials(row)
-        ratios.ratios(row, sums)
-        ratios.outside(row.ratio, counts)
-        moved = 0
+            batch.log_ratio[index, first:end] = row.d
+        _add_up(row, n, sums, counts)
+        changed = 0
         if rule.acts:
-            ratios.ruled(row, rule, sums, counts)
-            if batch.applied.shape[1]:
-                counts[Count.disagreements] = ratios.disagreements(row, batch.applied[at, first:end])
-            # A kept ratio's logarithm may be beyond a bound's by its rounding, and is clamped then.
-            beyond = (sums[Sum.largest] > rule.log_upper) + (sums[Sum.smallest] < rule.log_lower)
-            moved = counts[Count.low] + counts[Count.high] + beyond
-        positions.counted(row, rule, moved, kept.histograms)
-        positions.placed(row, n, kept.places)
-        ids = batch.token_ids[at, first:end] if batch.token_ids.shape[1] else batch.token_ids[at]
-        counts[Count.number] = positions.completion_number(row, n, ids, batch.advantage[at])
-        smallest = positions.worst(row, offset + at, first, counts[Count.number], kept, smallest)
+            changed = _apply_rule(row, rule, batch.applied[index, first:end], sums, counts)
+        positions.counted(row, rule, changed, kept.histograms)
+        positions.sum_positions(row, n, kept.positions)
+        ids = batch.token_ids[index, first:end]  # empty where ids are unknown: a slice ends with the array
+        counts[Count.number] = positions.completion_number(row, n, ids, batch.advantage[index])
+        smallest = positions.worst(row, offset + index, first, counts[Count.number], kept, smallest)
     return True

@@ -1,4 +1,4 @@
-"""A batch's state from what the CPU's kernel has found in its rows."""
+"""State of a batch, from the CPU kernel's results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def _columns(names: tuple[str, ...], fields: tuple[str, ...], by_slot: dict[str, str]) -> tuple[Array, Array]:
-    """Slots, and the column that each is from."""
+    """Indices of slots, and of the columns that they are copied from."""
     slots, columns = [names.index(slot) for slot in by_slot], [fields.index(field) for field in by_slot.values()]
     return np.array(slots), np.array(columns)
 
@@ -107,49 +107,56 @@ _AROUND = np.arange(-N_BEFORE, N_AFTER + 1)
 
 
 def reduced(observation: Observation, rule: TokenBounds, kept: list[Kept]) -> KernelResult:
-    """The batch's state.
+    """State of a batch.
 
     Args:
         observation: the batch.
-        rule: that at the level of tokens, if any.
-        kept: what each thread found; all of them have the same rows.
+        rule: bounds by token, if there are any.
+        kept: result of each thread; all of them share ``sums`` and ``counts``.
     """
     rows, counts = kept[0].sums, kept[0].counts
-    given = observation.advantages
+    given, acts = observation.advantages, rule.acts > 0
     advantages = np.empty(0, np.float32) if given is None else given.contiguous().numpy()
-    by = _finished(len(rows))
-    finish(rows, counts, advantages, rule.acts > 0, by)
-    maxima, sums, seen = np.full(len(MAXIMA), -np.inf), np.zeros(len(SUMS)), np.zeros(len(COUNTS), np.int64)
-    maxima[_EXTREMES[0]] = by.found[_EXTREMES[1]]
-    maxima[_GENERATIONS] = 1.0
-    sums[_TOTALS[0]], sums[_FOUND[0]] = by.total[_TOTALS[1]], by.found[_FOUND[1]]
-    sums[_MULT_PROB_ERROR] += by.counted[Count.n]
-    seen[_COUNTED[0]], seen[_SEEN[0]] = by.counted[_COUNTED[1]], by.seen[_SEEN[1]]
-    if rule.acts:
-        maxima[_RULED[0]], seen[_RULED_N] = by.found[_RULED[1]], by.counted[Count.n]
-    sums[_PLACE_SUMS], seen[_PLACE_COUNTS] = _places(kept)
-    histograms = np.empty((len(HISTOGRAMS), N_BUCKETS), np.int64)
-    histograms[_TOKENS] = sum(thread.histograms[:-1].sum(axis=0, dtype=np.int64) for thread in kept)
-    histograms[_SEQUENCES], histograms[_GEOMETRIC] = by.histograms
-    changed = sum(thread.histograms[-1] for thread in kept)
-    histograms[_WEIGHTS] = histograms[_TOKENS] + changed if rule.acts else 0
+    finished = _allocate(len(rows))
+    finish(rows, counts, advantages, acts, finished)
+    maxima, sums, slots = _slots(finished, acts)
+    sums[_PLACE_SUMS], slots[_PLACE_COUNTS] = _position_sums(kept)
     state = BatchState(
         maxima=torch.from_numpy(maxima),
         sums=torch.from_numpy(sums),
-        counts=torch.from_numpy(seen),
-        histograms=torch.from_numpy(histograms),
-        lengths=torch.from_numpy(by.lengths),
-        top=_top(observation, counts[:, Count.n] > 0, by, kept),
+        counts=torch.from_numpy(slots),
+        histograms=torch.from_numpy(_histograms(finished, kept, acts)),
+        lengths=torch.from_numpy(finished.lengths),
+        top=_top(observation, counts[:, Count.n] > 0, finished, kept),
     )
-    return KernelResult(
-        state,
-        n=torch.from_numpy(counts[:, Count.n].copy()),
-        row_d=torch.from_numpy(by.row_d),
-        counts_rule=rule.acts > 0,
-    )
+    n = torch.from_numpy(counts[:, Count.n].copy())
+    return KernelResult(state, n=n, row_d=torch.from_numpy(finished.row_d), counts_rule=acts)
 
 
-def _finished(n_rows: int) -> Finished:
+def _slots(finished: Finished, acts: bool) -> tuple[Array, Array, Array]:
+    """Maxima, sums and counts in the order of the state's slots, without those by position."""
+    maxima, sums, counts = np.full(len(MAXIMA), -np.inf), np.zeros(len(SUMS)), np.zeros(len(COUNTS), np.int64)
+    maxima[_EXTREMES[0]] = finished.found[_EXTREMES[1]]
+    maxima[_GENERATIONS] = 1.0
+    sums[_TOTALS[0]], sums[_FOUND[0]] = finished.total[_TOTALS[1]], finished.found[_FOUND[1]]
+    sums[_MULT_PROB_ERROR] += finished.counted[Count.n]  # exp(abs(d)) = expm1(abs(d)) + 1, summed over n tokens
+    counts[_COUNTED[0]], counts[_SEEN[0]] = finished.counted[_COUNTED[1]], finished.seen[_SEEN[1]]
+    if acts:
+        maxima[_RULED[0]], counts[_RULED_N] = finished.found[_RULED[1]], finished.counted[Count.n]
+    return maxima, sums, counts
+
+
+def _histograms(finished: Finished, kept: list[Kept], acts: bool) -> Array:
+    """Histograms of the state; that of weights is the one of tokens with the rule's changes, or 0 without a rule."""
+    histograms = np.empty((len(HISTOGRAMS), N_BUCKETS), np.int64)
+    histograms[_TOKENS] = sum(thread.histograms[:-1].sum(axis=0, dtype=np.int64) for thread in kept)
+    histograms[_SEQUENCES], histograms[_GEOMETRIC] = finished.histograms
+    changed = sum(thread.histograms[-1] for thread in kept)
+    histograms[_WEIGHTS] = histograms[_TOKENS] + changed if acts else 0
+    return histograms
+
+
+def _allocate(n_rows: int) -> Finished:
     return Finished(
         total=np.zeros(len(Sum)),
         counted=np.zeros(len(Count), np.int64),
@@ -164,48 +171,48 @@ def _finished(n_rows: int) -> Finished:
     )
 
 
-def _places(kept: list[Kept]) -> tuple[Array, Array]:
-    """As :func:`ratioscope.summary.positions.place_sums` has them."""
-    cells = np.sum([thread.places for thread in kept], axis=0)
+def _position_sums(kept: list[Kept]) -> tuple[Array, Array]:
+    """Sums and counts by position, equal to :mod:`ratioscope.summary.positions`."""
+    cells = np.sum([thread.positions for thread in kept], axis=0)
     grid = cells[:, :-1].reshape(3, N_TURNS, N_TENTHS)
-    places = np.concatenate([grid.sum(axis=1), grid.sum(axis=2), cells[:, -1:]], axis=1) + 0.0
-    return places[1::-1].reshape(-1), places[2]  # slots have absolute values first
+    positions = np.concatenate([grid.sum(axis=1), grid.sum(axis=2), cells[:, -1:]], axis=1) + 0.0  # no -0
+    return positions[1::-1].reshape(-1), positions[2]  # slots have absolute values first
 
 
-def _top(observation: Observation, live: Array, by: Finished, kept: list[Kept]) -> Top:
-    """As :meth:`ratioscope.state.tables.Top.of` has them."""
+def _top(observation: Observation, live: Array, finished: Finished, kept: list[Kept]) -> Top:
+    """Largest sums of log-ratios, worst tokens and worst completions, in order."""
     largest = np.full(N_LOG_RATIOS, -np.inf)
-    ordered = np.sort(by.row_d[live])[: -N_LOG_RATIOS - 1 : -1]
+    ordered = np.sort(finished.row_d[live])[: -N_LOG_RATIOS - 1 : -1]
     largest[: len(ordered)] = ordered
     rows = np.zeros((N_ROWS, len(ROW_COLUMNS)))
-    worst = by.worst[by.worst >= 0]
-    rows[: len(worst)] = by.rows[worst]
-    return Top(*map(torch.from_numpy, (largest, _token_table(observation, by.rows, kept), rows)))
+    worst = finished.worst[finished.worst >= 0]
+    rows[: len(worst)] = finished.rows[worst]
+    return Top(*map(torch.from_numpy, (largest, _token_table(observation, finished.rows, kept), rows)))
 
 
 def _token_table(observation: Observation, rows: Array, kept: list[Kept]) -> Array:
-    """The worst of what the threads found."""
+    """Table of the worst tokens of all threads, largest first."""
     keys = np.concatenate([thread.keys for thread in kept])
     order = np.argsort(keys)[::-1][:N_TOKENS]
     order = order[keys[order] != NO_KEY]
     row, column, position = np.concatenate([thread.where for thread in kept], axis=1)[:, order]
     table = np.zeros((N_TOKENS, len(TOKEN_COLUMNS)))
-    found = table[: len(order)]
-    found[:, : rows.shape[1]] = rows[row]
-    found[:, 3] = position
+    filled = table[: len(order)]
+    filled[:, : rows.shape[1]] = rows[row]
+    filled[:, 3] = position
     value, train, rollout = np.concatenate([thread.logps for thread in kept], axis=1)[:, order]
-    at = rows.shape[1]
-    found[:, 0], found[:, at], found[:, at + 1] = value, train, rollout
-    found[:, at + 2 :] = _ids(observation, row, column)
+    end = rows.shape[1]
+    filled[:, 0], filled[:, end], filled[:, end + 1] = value, train, rollout
+    filled[:, end + 2 :] = _ids(observation, row, column)
     return table
 
 
 def _ids(observation: Observation, row: Array, column: Array) -> Array | float:
-    """Ids of these tokens and their neighbours, in order; -1 where the mask has none."""
+    """Ids of tokens and their neighbours, in order; -1 outside of the mask."""
     if observation.token_ids is None:
         return -1.0
     ids, mask = observation.token_ids.numpy(), observation.given[2].numpy()
     columns = column[:, None] + _AROUND
-    at = row[:, None], np.clip(columns, 0, ids.shape[1] - 1)
-    masked_in = (mask[at] != 0) & (columns >= 0) & (columns < ids.shape[1])
-    return np.where(masked_in, ids[at], -1)
+    cells = row[:, None], np.clip(columns, 0, ids.shape[1] - 1)
+    masked_in = (mask[cells] != 0) & (columns >= 0) & (columns < ids.shape[1])
+    return np.where(masked_in, ids[cells], -1)

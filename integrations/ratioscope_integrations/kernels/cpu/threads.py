@@ -1,4 +1,4 @@
-"""Cores for the CPU's kernel: torch's own team of threads where it can be had, else threads of ours."""
+"""Threads for the CPU kernel: torch's own OpenMP team where torch has one, otherwise new threads."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @cache
 def _libraries() -> tuple[Any, ...]:
-    """Where torch's own calls are resolved: what the process has loaded for all, then torch's library and its own."""
-    found: list[Any] = []
+    """Libraries with torch's symbols: the process's global ones, then torch's library with its dependencies."""
+    libraries: list[Any] = []
     for path in (None, str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")):
         try:
-            found.append(ctypes.CDLL(path))
-        except (OSError, TypeError):  # another system, whose torch has other names for it
+            libraries.append(ctypes.CDLL(path))
+        except (OSError, TypeError):  # other systems have other names for the library
             continue
-    return tuple(found)
+    return tuple(libraries)
 
 
 @cache
 def _openmp() -> Any:
-    """The OpenMP library that torch uses, as far as it is one with GNU's entry point; None if not.
+    """OpenMP library that torch uses, if it has GNU's entry point; None otherwise.
 
-    Its threads keep their cores busy for a while after each of torch's operations, so that any other thread would have
-    to share a core; they themselves begin at once.
+    After each of torch's operations its threads keep their cores busy for a while: another thread would have to share a
+    core with them, while they themselves start at once.
     """
     for library in _libraries():
         if hasattr(library, "GOMP_parallel") and hasattr(library, "omp_set_num_threads"):
@@ -49,15 +49,15 @@ def _openmp() -> Any:
 
 @cache
 def _mkl_threads() -> Any:
-    """Sets how many threads MKL has for the thread that calls, 0 for as many as before; None if torch has no MKL."""
-    return next((found for library in _libraries() if (found := getattr(library, _MKL_THREADS, None))), None)
+    """MKL's function that sets the number of threads for the calling thread, 0 for the default; None without MKL."""
+    return next((call for library in _libraries() if (call := getattr(library, _MKL_THREADS, None))), None)
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Torch's operations take one thread, for the thread that calls.
+def _single_threaded() -> Iterator[None]:
+    """Limits torch's operations to one thread, for the calling thread.
 
-    MKL's exponential else wakes all of them even for a handful of numbers, and waits until each had a core.
+    Otherwise MKL's exponential wakes all threads even for a few numbers, and waits until each of them had a core.
     """
     openmp, mkl_threads = _openmp(), _mkl_threads()
     before = torch.get_num_threads(), None if mkl_threads is None else mkl_threads(1)
@@ -73,42 +73,47 @@ def _alone() -> Iterator[None]:
 
 
 def n_threads() -> int:
-    """How many there are to share the work: torch's, or one and those that torch leaves."""
+    """Number of threads to share work: torch's, or without OpenMP one plus some of the cores that torch leaves."""
     if _openmp() is not None:
         return torch.get_num_threads()
     return 1 + min(_MOST_SPARE, max(0, (os.cpu_count() or 1) - torch.get_num_threads()))
 
 
 def share(work: Callable[[int], None], n: int) -> None:
-    """Calls ``work`` with 0 to n - 1, each on a thread of its own, and returns when all of them have.
+    """Calls ``work`` with 0 to n - 1, on up to n threads, and returns after the last call.
 
     Raises:
-        Exception: what one of them raised.
+        BaseException: the first exception that a call raised.
     """
     raised: list[BaseException] = []
 
     def guarded(number: int) -> None:
         try:
             work(number)
-        except BaseException as error:  # nobody else would hear of it
+        except BaseException as error:  # must not pass through C; raised again below
             raised.append(error)
 
     def drain(_: object) -> None:
         for number in numbers:
             guarded(number)
 
-    openmp, numbers = _openmp(), iter(range(n))  # a team may be smaller than was asked for: then the first do it all
+    openmp, numbers = _openmp(), iter(range(n))  # shared, since a team may have fewer threads than requested
     if n == 1:
-        with _alone():
+        with _single_threaded():
             guarded(0)
     elif openmp is None:
-        threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(1, n)]
-        for thread in threads:
-            thread.start()
-        guarded(0)
-        for thread in threads:
-            thread.join()
+        _call_on_new_threads(guarded, n)
     else:
         openmp.GOMP_parallel(_CALLBACK(drain), None, n, 0)
     if raised:
         raise raised[0]
+
+
+def _call_on_new_threads(work: Callable[[int], None], n: int) -> None:
+    """Calls ``work`` with 0 on this thread, and with 1 to n - 1 each on a new one."""
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(1, n)]
+    for thread in threads:
+        thread.start()
+    work(0)
+    for thread in threads:
+        thread.join()

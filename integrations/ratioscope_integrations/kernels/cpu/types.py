@@ -1,4 +1,4 @@
-"""What the CPU's kernel reads and writes, as its compiled functions pass it around."""
+"""Inputs, buffers and results of the CPU kernel, as its compiled functions pass them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ratioscope.state.slots import DECILES, TURNS
 Array = NDArray[Any]
 
 REACH = 300.0
-"""Log-ratios beyond this are left to the plain path: their ratios' squares would overflow."""
+"""Largest absolute log-ratio, in nats; beyond it squares of ratios overflow, and the batch is declined."""
 
 N_TURNS, N_TENTHS = len(TURNS), len(DECILES)
 
 N_LANES = 4
-"""Histograms that a thread counts in by turns."""
+"""Histograms that a thread counts in, in turn, so that equal neighbours do not wait for each other."""
 
 
 class _Sums(NamedTuple):
-    """Columns of float64 of each row; w, w2 and wd are relative to the row's own largest log-ratio."""
+    """Columns of float64 for each completion; w, w2 and wd are relative to its largest log-ratio."""
 
     d: int
     abs_d: int
@@ -70,7 +70,7 @@ Sum = _Sums(*range(len(_Sums._fields)))
 
 
 class _Counts(NamedTuple):
-    """Columns of int64 of each row."""
+    """Columns of int64 for each completion."""
 
     n: int
     masked_in: int
@@ -94,7 +94,7 @@ Count = _Counts(*range(len(_Counts._fields)))
 
 
 class _Found(NamedTuple):
-    """Columns of float64 of a batch; those that end in ``_min`` are negated."""
+    """Values in float64 for a batch; those that end in ``_min`` are negated."""
 
     token_max: int
     token_min: int
@@ -130,7 +130,7 @@ Found = _Found(*range(len(_Found._fields)))
 
 
 class _Seen(NamedTuple):
-    """Columns of int64 of a batch."""
+    """Counts in int64 for a batch."""
 
     live: int
     empty: int
@@ -145,20 +145,20 @@ class _Seen(NamedTuple):
 Seen = _Seen(*range(len(_Seen._fields)))
 
 NO_KEY = np.iinfo(np.int64).min
-"""Key of no token."""
+"""Key of an empty slot in the table of worst tokens."""
 
 
 class Batch(NamedTuple):
-    """What is read: some of the rows, float32 but as said."""
+    """Some of a batch's completions: float32 ``(rows, width)`` unless a comment states another type."""
 
     train: Array
     rollout: Array
     mask: Array  # uint8
-    ratio: Array  # exp(train - rollout), by torch, whose bits the trainer has as well
-    applied: Array  # without a column if unknown
-    token_ids: Array  # int64, without a column if unknown
-    advantage: Array  # int32 of each row, the bits of its advantage; 0 if unknown
-    log_ratio: Array  # zeros that log-ratios are written to, without a column if nobody wants them
+    ratio: Array  # exp(train - rollout) by torch, with the same bits as in the trainer
+    applied: Array  # no columns if unknown
+    token_ids: Array  # int64, no columns if unknown
+    advantage: Array  # int32 (rows,), bits of the advantages; 0 if unknown
+    log_ratio: Array  # zeros, log-ratios are written here; no columns if not wanted
 
 
 class TokenBounds(NamedTuple):
@@ -172,44 +172,44 @@ class TokenBounds(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What one thread finds over its rows, and its buffers for one row at a time."""
+    """Results of one thread, and its buffers for one completion at a time."""
 
     sums: Array  # float64 (rows, len(Sum))
     counts: Array  # int64 (rows, len(Count))
-    histograms: Array  # int32 (N_LANES + 1, buckets): log-ratios, and at the end what the rule changes
-    places: Array  # float64 (3, N_TURNS * N_TENTHS + 1): d, its absolute value, tokens; the last tokens' at the end
-    keys: Array  # int64 (N_TOKENS,), of the worst tokens, unsorted
-    where: Array  # int64 (3, N_TOKENS): their row, column and position
-    logps: Array  # float32 (3, N_TOKENS): their log-ratio, and both sides'
+    histograms: Array  # int32 (N_LANES + 1, buckets): log-ratios, the last one the changes by the rule
+    positions: Array  # float64 (3, N_TURNS * N_TENTHS + 1): d, abs(d), tokens; the last cell is the last token's
+    keys: Array  # int64 (N_TOKENS,): of the worst tokens, unsorted
+    where: Array  # int64 (3, N_TOKENS): their completion, column and position
+    logps: Array  # float32 (3, N_TOKENS): their log-ratio, and both log-probabilities
     valid: Array  # uint8 (width,)
     narrow: Array  # float32 (5, width)
     wide: Array  # float64 (2, width)
 
 
 class Finished(NamedTuple):
-    """What follows from all rows."""
+    """Totals over all completions of a batch."""
 
     total: Array  # float64 (len(Sum),)
     counted: Array  # int64 (len(Count),)
     found: Array  # float64 (len(Found),)
     seen: Array  # int64 (len(Seen),)
     single: Array  # float32 (3, rows): sums and means of log-ratios, means of absolute ones
-    row_d: Array  # float64 (rows,), the first of these
-    histograms: Array  # int64 (2, buckets), of the first two of these
-    lengths: Array  # int64, as the summary's
+    row_d: Array  # float64 (rows,): the sums of single
+    histograms: Array  # int64 (2, buckets): of the first two rows of single
+    lengths: Array  # int64 (len(LENGTH_COUNTS), N_LENGTHS)
     rows: Array  # float64 (rows, len(ROW_COLUMNS))
     worst: Array  # int64 (N_ROWS,)
 
 
 class Row(NamedTuple):
-    """A thread's buffers, cut to one row from its first masked-in token to its last; 0 where a token is not valid."""
+    """Buffers cut to one completion, from its first to its last masked-in token; 0 where a token is not valid."""
 
     mask: Array  # uint8
     valid: Array  # uint8
-    x: Array  # float32, of the engine
-    y: Array  # float32, of the trainer
+    x: Array  # float32, log-probabilities of the engine
+    y: Array  # float32, log-probabilities of the trainer
     d: Array  # float32
     ratio: Array  # float32, 1 where not valid
-    after: Array  # float32, what a rule leaves
+    after: Array  # float32, weights after the rule
     excess: Array  # float64, expm1(abs(d))
     q: Array  # float64, exp(x)
