@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from ratioscope.summary.host import HostSummary
 
 
+class RuleReader:
+    """Reader of the rules of many records, which seldom change: the last one is kept."""
+
+    def __init__(self) -> None:
+        self._stored: Mapping[str, Any] | None = None
+        self._rule: Rule | None = None
+
+    def read(self, stored: Mapping[str, Any] | None) -> Rule | None:
+        """Reads what :meth:`Rule.to_json` wrote; None if nothing was corrected."""
+        if stored != self._stored:
+            self._stored, self._rule = stored, None if stored is None else Correction.from_json(stored)
+        return self._rule
+
+
 @dataclass(frozen=True)
 class Record:
     """One window: pooled over ranks, micro-batches and generations. Everything downstream is computed from it.
@@ -91,9 +105,14 @@ class Record:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Inverse of :meth:`to_json`."""
-        correction = None if data["correction"] is None else Correction.from_json(data["correction"])
+    def from_json(cls, data: Mapping[str, Any], rules: RuleReader | None = None) -> Record:
+        """Inverse of :meth:`to_json`.
+
+        Args:
+            data: the plain JSON, which must not change.
+            rules: reader of the rule, where many records are read.
+        """
+        correction = (rules or RuleReader()).read(data["correction"])
         return cls(
             step=data["step"],
             split=data["split"],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope.event import Event
 from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, EVENTS_SINCE, FILE, check_version
-from ratioscope.record import Record
+from ratioscope.record import Record, RuleReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
@@ -86,11 +86,12 @@ class JournalReader:
             steps: the only ones to read; None for all.
         """
         table, order = ("record", "id") if superseded else ("live", "step, id")
+        rules = RuleReader()
         # Sorting the texts themselves would copy each; records are never deleted, so all ids stay valid.
         for identifier, step in self._connection.execute(f"SELECT id, step FROM {table} ORDER BY {order}").fetchall():
             if steps is None or step in steps:
                 sql = "SELECT body FROM record WHERE id = ?"
-                yield Record.from_json(loads(self._connection.execute(sql, (identifier,)).fetchone()[0]))
+                yield Record.from_json(loads(self._connection.execute(sql, (identifier,)).fetchone()[0]), rules)
 
     def first_records(self, limit: int = 16) -> list[Record]:
         """Returns the first records of the whole journal, in the order of writing."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
+
+from ratioscope.state.host_tables import HostTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 MOST_PARTS = 64
 """Parts that a run is kept in: enough to see when something began, and little memory for 10 000 windows."""
 
-MOST_UNMERGED = 8
-"""Summaries of a part that wait to be merged: one merge of many costs little more than one of two."""
+MOST_UNMERGED = 32
+"""Windows that wait to be merged: one merge of many costs little more than one of two."""
 
 TOKENS = "ratioscope/counts/tokens"
 
@@ -30,47 +32,48 @@ class Part:
         first: step of the first.
         last: step of the last.
         windows: how many they are.
-        summaries: states whose merge is theirs; none where only scalars are known.
+        summary: their merged state, with the rule if all windows had the same; None where only scalars are known.
         known: scalars by full key, where there is no state.
     """
 
     first: int
     last: int
     windows: int
-    summaries: tuple[HostSummary, ...]
+    summary: HostSummary | None
     known: Mapping[str, float]
 
-    @cached_property
-    def summary(self) -> HostSummary | None:
-        """Merged state; None where only scalars are known. It names the rule if all windows had the same."""
-        return _merged(self.summaries) if self.summaries else None
+    def merge(self, *later: Part) -> Part:
+        """Merges this part with later ones. Means of mere scalars are weighted by tokens."""
+        parts = (self, *later)
+        summaries = [part.summary for part in parts if part.summary is not None]
+        complete = len(summaries) == len(parts)
+        return Part(
+            self.first,
+            parts[-1].last,
+            sum(part.windows for part in parts),
+            _merged(summaries) if complete else None,
+            {} if complete else reduce(_mixed, (part.known for part in parts)),
+        )
 
-    def merge(self, later: Part) -> Part:
-        """Merges this part with a later one. Means of mere scalars are weighted by tokens."""
-        whole = replace(self, last=later.last, windows=self.windows + later.windows)
-        if not self.summaries or not later.summaries:
-            return replace(whole, known=_mixed(self.known, later.known), summaries=())
-        merged = replace(whole, summaries=(*self.summaries, *later.summaries))
-        return merged if len(merged.summaries) <= MOST_UNMERGED else merged.folded()
-
-    def folded(self) -> Part:
-        """Returns the part with a single summary."""
-        return self if self.summary is None else replace(self, summaries=(self.summary,))
+    def compact(self, total: HostSummary | None) -> Part:
+        """Returns the part without what a merge with a total would drop."""
+        summary = self.summary and self.summary.compact(HostTables.empty() if total is None else total.top)
+        return Part(self.first, self.last, self.windows, summary, self.known)
 
 
 class PooledRun:
     """The windows of training of one run, from the first to the last in at most :data:`MOST_PARTS` parts.
 
     Attributes:
-        parts: in the order of their steps.
         windows: number of windows.
         without_tokens: steps of the windows that hold no valid token.
     """
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
         self.windows = 0
         self.without_tokens: list[int] = []
+        self._parts: list[Part] = []
+        self._waiting: list[Part] = []
         self._rules: dict[Rule | None, None] = {}
         self._span = 1
 
@@ -88,11 +91,17 @@ class PooledRun:
             return
         self._rules.pop(record.correction, None)
         self._rules[record.correction] = None
-        self._append(Part(record.step, record.step, 1, (record.summary,), {}), record.scalars)
+        self._append(Part(record.step, record.step, 1, record.summary, {}), record.scalars)
 
     def add_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Appends a window of which only scalars are known."""
-        self._append(Part(step, step, 1, (), scalars), scalars)
+        self._append(Part(step, step, 1, None, scalars), scalars)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Parts in the order of their steps."""
+        self._merge_waiting()
+        return self._parts
 
     @property
     def rules(self) -> tuple[Rule | None, ...]:
@@ -107,23 +116,29 @@ class PooledRun:
     @property
     def steps(self) -> tuple[int, int] | None:
         """Steps of the first and last window."""
-        return (self.parts[0].first, self.parts[-1].last) if self.parts else None
+        return (parts[0].first, parts[-1].last) if (parts := self.parts) else None
 
     def _append(self, window: Part, scalars: Mapping[str, float]) -> None:
         self.windows += 1
         if not scalars.get(TOKENS, 1.0):
             self.without_tokens.append(window.last)
-        parts = self.parts
-        if parts and parts[-1].windows < self._span:
-            parts[-1] = parts[-1].merge(window)
+        parts = self._parts
+        if parts and parts[-1].windows + len(self._waiting) < self._span:
+            self._waiting.append(window.compact(parts[-1].summary))
+            if len(self._waiting) == MOST_UNMERGED:
+                self._merge_waiting()
             return
-        if parts:
-            parts[-1] = parts[-1].folded()
-        parts.append(window)
+        self._merge_waiting()
+        parts.append(window.compact(None))
         if len(parts) > MOST_PARTS:
             pairs = [parts[index : index + 2] for index in range(0, len(parts), 2)]
             parts[:] = [pair[0].merge(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
             self._span *= 2
+
+    def _merge_waiting(self) -> None:
+        if self._waiting:
+            self._parts[-1] = self._parts[-1].merge(*self._waiting)
+            self._waiting.clear()
 
 
 def _merged(summaries: Sequence[HostSummary]) -> HostSummary:

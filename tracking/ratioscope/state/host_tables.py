@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +16,12 @@ from ratioscope.state.slots import N_LOG_RATIOS, N_ROWS, N_TOKENS, SPREAD
 from ratioscope.state.worst import KEYED, ROW_COLUMNS, TOKEN_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
 _VALUE, _N, _NUMBER, _POSITION = range(len(KEYED))
+_COLUMNS = itemgetter("columns")
 SIZES = (N_LOG_RATIOS, N_TOKENS * len(TOKEN_COLUMNS), N_ROWS * len(ROW_COLUMNS))
 """Number of float64 in each of the three tables."""
 
@@ -47,13 +51,23 @@ class HostTables:
 
     def merge(self, *others: HostTables) -> HostTables:
         """Keeps the largest of all tables."""
-        log_ratios = np.concatenate([self.log_ratios, *(other.log_ratios for other in others)])
-        least_token, least_row = _size(self.tokens[-1]), _size(self.rows[-1])
+        tables = (HostTables.empty(), self, *others)
+        stored = [table.stored for table in tables if isinstance(table, _StoredTables)]
+        known = [table for table in tables if not isinstance(table, _StoredTables)]
+        # Stored tables are decoded at once: few rows of each are left, and every call has its cost.
+        log_ratios = np.array([value for data in stored for value in data.get("log_ratios", ())], dtype=np.float32)
+        tokens = _decoded([data.get("tokens", {}) for data in stored], TOKEN_COLUMNS)
+        rows = _decoded([data.get("rows", {}) for data in stored], ROW_COLUMNS)
+        descending = np.sort(np.concatenate([log_ratios, *(table.log_ratios for table in known)]))[::-1]
         return HostTables(
-            log_ratios=np.sort(log_ratios)[: -N_LOG_RATIOS - 1 : -1].copy(),
-            tokens=_first([self.tokens, *(other.tokens for other in others if other.largest_token >= least_token)]),
-            rows=_first([self.rows, *(other.rows for other in others if other.largest_row >= least_row)]),
+            log_ratios=descending[:N_LOG_RATIOS].copy(),
+            tokens=_first([*(table.tokens for table in known), *tokens]),
+            rows=_first([*(table.rows for table in known), *rows]),
         )
+
+    def entering(self, total: HostTables) -> HostTables:
+        """Returns tables without rows that could not enter those of a total; may keep all."""
+        return self
 
     @property
     def largest_token(self) -> float:
@@ -92,25 +106,34 @@ class HostTables:
 class _StoredTables(HostTables):
     """Tables as a journal stores them. Each is made at first use: few windows of a run hold any of its worst tokens."""
 
-    _data: Mapping[str, Any]
+    stored: Mapping[str, Any]
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "_data", data)
+        object.__setattr__(self, "stored", data)
 
     @cached_property
     def log_ratios(self) -> NDArray[np.float64]:
         log_ratios = np.full(N_LOG_RATIOS, -np.inf)
-        stored = self._data.get("log_ratios", [])[:N_LOG_RATIOS]
+        stored = self.stored.get("log_ratios", [])[:N_LOG_RATIOS]
         log_ratios[: len(stored)] = np.array(stored, dtype=np.float32)
         return log_ratios
 
     @cached_property
     def tokens(self) -> NDArray[np.float64]:
-        return worst.from_json(self._data.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS)
+        return worst.from_json(self.stored.get("tokens", {}), TOKEN_COLUMNS, N_TOKENS)
 
     @cached_property
     def rows(self) -> NDArray[np.float64]:
-        return worst.from_json(self._data.get("rows", {}), ROW_COLUMNS, N_ROWS)
+        return worst.from_json(self.stored.get("rows", {}), ROW_COLUMNS, N_ROWS)
+
+    def entering(self, total: HostTables) -> HostTables:
+        log_ratios = self.stored.get("log_ratios", [])[:N_LOG_RATIOS]
+        kept = {
+            "log_ratios": log_ratios[: _n_from(log_ratios, float(total.log_ratios[-1]), float)],
+            "tokens": _leading(self.stored.get("tokens", {}), N_TOKENS, _size(total.tokens[-1])),
+            "rows": _leading(self.stored.get("rows", {}), N_ROWS, _size(total.rows[-1])),
+        }
+        return _StoredTables(kept)
 
     @property
     def largest_token(self) -> float:
@@ -122,11 +145,32 @@ class _StoredTables(HostTables):
 
     def _largest(self, name: str) -> float:
         """Reads the value of a table's first row, which is the largest."""
-        table = self._data.get(name, {})
+        table = self.stored.get(name, {})
         if not table.get("rows"):
             return -1.0
         value = table["rows"][0][table["columns"].index(KEYED[_VALUE])]
         return abs(float(np.float32(value)))
+
+
+def _decoded(tables: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[NDArray[np.float64]]:
+    """Decodes the rows of stored tables, those of neighbours with the same columns at once."""
+    filled = [table for table in tables if table.get("rows")]
+    groups = ((names, [row for table in group for row in table["rows"]]) for names, group in groupby(filled, _COLUMNS))
+    return [worst.from_json({"columns": names, "rows": rows}, columns, len(rows)) for names, rows in groups]
+
+
+def _leading(table: Mapping[str, Any], size: int, least: float) -> Mapping[str, Any]:
+    """Returns the first rows of a stored table, down to a value."""
+    if not (rows := table.get("rows", [])[:size]):
+        return {}
+    value = table["columns"].index(KEYED[_VALUE])
+    return {"columns": table["columns"], "rows": rows[: _n_from(rows, least, lambda row: abs(row[value]))]}
+
+
+def _n_from(descending: Sequence[Any], least: float, size: Callable[[Any], float]) -> int:
+    """Counts the first items of at least a size, or just below it, which rounding to float32 may bring up to it."""
+    limit = least - 2.0**-20 * abs(least)
+    return bisect_right(descending, -limit, key=lambda item: -size(item))
 
 
 def _size(row: NDArray[np.float64]) -> float:
@@ -135,7 +179,7 @@ def _size(row: NDArray[np.float64]) -> float:
 
 
 def _first(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Takes the first rows of several tables by the total order, as many as one table has."""
+    """Takes the first rows of several tables by the total order, as many as the first of them has."""
     table = np.concatenate(tables)
     # The bits of a float32 above 0 grow with its value; an empty slot gets -1, below every value.
     value = np.where(table[:, _N] > 0, np.abs(table[:, _VALUE]).astype(np.float32).view(np.int32), -1)

@@ -100,6 +100,10 @@ class HostSummary:
         arrays = (self.maxima, self.sums, self.counts, self.histograms, self.lengths)
         return HostSummary(correction, *arrays, self.top)
 
+    def compact(self, total: HostTables) -> HostSummary:
+        """Returns a summary without the rows of tables that could not enter those of a total; may keep all."""
+        return self
+
     @classmethod
     def unpack(cls, packed: NDArray[np.float64], *, correction: Rule | None = None) -> HostSummary:
         """Reads the vector that :meth:`ratioscope.RatioSummary.pack` makes; the correction is not part of it."""

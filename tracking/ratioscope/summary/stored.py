@@ -68,6 +68,11 @@ class StoredSummary(HostSummary):
         """Decoded ``top`` of the stored JSON."""
         return HostTables.from_json(self._data.get("top", {}))
 
+    def compact(self, total: HostTables) -> HostSummary:
+        """Decodes all that counts in a merge with the tables of a total, so that the JSON is not needed any more."""
+        arrays = (self.maxima, self.sums, self.counts, self.histograms, self.lengths)
+        return HostSummary(self.correction, *arrays, self.top.entering(total))
+
 
 def _slots(
     take: Callable[[Mapping[str, Any]], Sequence[Any]], names: Sequence[str], stored: Mapping[str, Any]
