@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratioscope.incidents import log
-from ratioscope.metrics.catalogue import PREFIX
+from ratioscope.metrics.terms import PREFIX
 from ratioscope.report.page.page import report_html
 from ratioscope.runs.worst import COLUMNS, table_rows
 from ratioscope_integrations.pictures.cells import cell_picture

@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.metrics.catalogue import PREFIX
+from ratioscope.metrics.terms import PREFIX
 from ratioscope_integrations.trackers.mlflow.server import public_uri, server_version
 
 if TYPE_CHECKING:

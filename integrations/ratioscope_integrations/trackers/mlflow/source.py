@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ratioscope.metrics import catalogue
-from ratioscope.metrics.catalogue import PREFIX
+from ratioscope.metrics.terms import PREFIX
 from ratioscope.runs.foreign import adopt
 from ratioscope.runs.foreign.config import config_of
 from ratioscope.runs.timeline import Timeline

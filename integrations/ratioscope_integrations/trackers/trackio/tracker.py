@@ -15,7 +15,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.metrics.catalogue import PREFIX
+from ratioscope.metrics.terms import PREFIX
 from ratioscope.runs.worst import COLUMNS, WorstTables
 from ratioscope.trackers.base import Tracker, grouped
 from ratioscope_integrations.trackers.trackio.store import count_rows, forget_unsent, location

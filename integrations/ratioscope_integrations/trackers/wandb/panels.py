@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.metrics import catalogue
-from ratioscope.metrics.catalogue import FRACTION, PREFIX, RAW
+from ratioscope.metrics.terms import FRACTION, PREFIX, RAW
 from ratioscope.trackers.registry import names
 from ratioscope.trackers.rows import SHOWN
 from ratioscope_integrations.trackers.wandb.runs import STEP_KEY

@@ -14,7 +14,7 @@ import numpy as np
 
 from ratioscope.incidents import log
 from ratioscope.journal.schema import JournalError
-from ratioscope.metrics.catalogue import PREFIX
+from ratioscope.metrics.terms import PREFIX
 from ratioscope.runs.history import History, Window
 from ratioscope.runs.read import read_journal
 from ratioscope.runs.worst import COLUMNS as WORST_COLUMNS
