@@ -11,6 +11,10 @@ from ratioscope.metrics.view import View
 PREFIX = "ratioscope/"
 """First part of the key of everything that only ratioscope logs; keys of evaluation have ``eval/`` before it."""
 
+RAW = "sampling/raw_importance_sampling_ratio"
+FRACTION = "sampling/frac_modified_importance_sampling_ratio"
+"""Names of the raw ratio's statistics and of the modified fraction, as in TRL's own logs."""
+
 Detail = Literal["headline", "standard", "full"]
 """Extent of what is sent: the trainer's own log; about 35 more for trackers; everything. Each has the one before."""
 

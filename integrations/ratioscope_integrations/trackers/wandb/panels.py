@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.metrics import catalogue
-from ratioscope.metrics.catalogue import FRACTION, RAW
-from ratioscope.metrics.metric import PREFIX
+from ratioscope.metrics.metric import FRACTION, PREFIX, RAW
 from ratioscope.trackers.registry import names
 from ratioscope.trackers.rows import SHOWN
 from ratioscope_integrations.trackers.wandb.runs import STEP_KEY

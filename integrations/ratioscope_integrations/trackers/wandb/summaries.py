@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratioscope.metrics import catalogue
-from ratioscope.metrics.catalogue import FRACTION, RAW
-from ratioscope.metrics.metric import PREFIX
+from ratioscope.metrics.metric import FRACTION, PREFIX, RAW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

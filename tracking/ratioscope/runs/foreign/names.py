@@ -63,63 +63,62 @@ def _trl() -> tuple[Name, ...]:
     )
 
 
-def _verl() -> tuple[Name, ...]:
-    at = "rollout_corr/"
-    sequence = "weighted by tokens where verl's level is the sequence; ours by sequences"
-    empty = f"{_ROWS}; {_BYPASS}"
-    weights = (
-        Name("verl", f"{at}rollout_is_mean", "ratioscope/corrected/mean", f"{CUT}; {sequence}"),
-        Name("verl", f"{at}rollout_is_eff_sample_size", "ratioscope/ess/corrected", f"{CUT}; {sequence}"),
-        Name("verl", f"{at}rollout_is_ratio_fraction_high", "ratioscope/modified/high", _ROWS),
-        Name(
-            "verl",
-            f"{at}rollout_is_ratio_fraction_low",
-            differs="below 1/upper although truncation leaves the low side as it is; ours counts what the rule changes",
-        ),
-        Name("verl", f"{at}rollout_is_oob_ratio", "ratioscope/modified/fraction", sequence),
-        *(
-            Name("verl", f"{at}rollout_is_{end}", differs=f"{CUT} at the token level, before it at the sequence level")
-            for end in ("max", "min")
-        ),
-        Name("verl", f"{at}rollout_is_std", differs=f"{CUT}, of clamped weights"),
-        Name("verl", f"{at}rollout_is_seq_*", differs="of each row's mean weight, neither product nor geometric mean"),
-        Name("verl", f"{at}rollout_is_batch_norm_factor", differs="what weights are divided by; not a ratio"),
-    )
-    policies = (
-        Name("verl", f"{at}kl", "ratioscope/kl/k1", _BYPASS, exact=True),
-        Name("verl", f"{at}k3_kl", "ratioscope/kl/k3", _BYPASS, exact=True),
-        Name("verl", f"{at}chi2_token", "ratioscope/chi2/token", f"d within 20 nats; {_BYPASS}", exact=True),
-        Name("verl", f"{at}chi2_seq", "ratioscope/chi2/sequence", f"D within 20 nats; {empty}"),
-        Name("verl", f"{at}training_ppl", "ratioscope/perplexity/train", empty),
-        Name("verl", f"{at}rollout_ppl", "ratioscope/perplexity/rollout", empty),
-        Name("verl", f"{at}ppl_ratio", "ratioscope/perplexity/ratio", empty),
-        Name("verl", f"{at}*log_ppl*", differs=_LOG_PPL),
-    )
-    older = (
-        Name("verl, XTuner", "mismatch/mismatch_kl", "ratioscope/kl/k1", _PACKS),
-        Name("verl, XTuner", "mismatch/mismatch_k3_kl", "ratioscope/kl/k3", _PACKS),
-        Name("verl, XTuner", "mismatch/mismatch_training_ppl", "ratioscope/perplexity/train", f"{_ROWS}; {_PACKS}"),
-        Name("verl, XTuner", "mismatch/mismatch_rollout_ppl", "ratioscope/perplexity/rollout", f"{_ROWS}; {_PACKS}"),
-        Name("verl, XTuner", "mismatch/mismatch_ppl_ratio", "ratioscope/perplexity/ratio", f"{_ROWS}; {_PACKS}"),
-        Name("verl, XTuner", "mismatch/mismatch_*log_ppl*", differs=_LOG_PPL),
-        Name(
-            "verl, XTuner",
-            "mismatch/rollout_is_*",
-            differs="verl's after the cut, XTuner's of the same name before it, and the log does not say whose it is",
-        ),
-    )
-    debug = "training/rollout_"
-    return (
-        *policies,
-        *weights,
-        Name("verl", f"{at}rollout_rs_*masked_fraction", differs="what the rejection drops, which is no weight's cut"),
-        Name("verl", f"{at}rollout_rs_*", differs=_STATISTIC),
-        *older,
-        Name("verl", f"{debug}probs_diff_mean", "ratioscope/probability/abs_mean", exact=True),
-        Name("verl", f"{debug}probs_diff_max", "ratioscope/probability/abs_max", exact=True),
-        Name("verl", f"{debug}probs_diff_std", differs="standard deviation of the absolute probability difference"),
-        Name("verl", f"{debug}actor_probs_pearson_corr", "ratioscope/probability/pearson", exact=True),
-    )
+_CORR = "rollout_corr/"
+_BY_TOKENS = "weighted by tokens where verl's level is the sequence; ours by sequences"
+_EMPTY = f"{_ROWS}; {_BYPASS}"
+_VERL_WEIGHTS = (
+    Name("verl", f"{_CORR}rollout_is_mean", "ratioscope/corrected/mean", f"{CUT}; {_BY_TOKENS}"),
+    Name("verl", f"{_CORR}rollout_is_eff_sample_size", "ratioscope/ess/corrected", f"{CUT}; {_BY_TOKENS}"),
+    Name("verl", f"{_CORR}rollout_is_ratio_fraction_high", "ratioscope/modified/high", _ROWS),
+    Name(
+        "verl",
+        f"{_CORR}rollout_is_ratio_fraction_low",
+        differs="below 1/upper although truncation leaves the low side as it is; ours counts what the rule changes",
+    ),
+    Name("verl", f"{_CORR}rollout_is_oob_ratio", "ratioscope/modified/fraction", _BY_TOKENS),
+    *(
+        Name("verl", f"{_CORR}rollout_is_{end}", differs=f"{CUT} at the token level, before it at the sequence level")
+        for end in ("max", "min")
+    ),
+    Name("verl", f"{_CORR}rollout_is_std", differs=f"{CUT}, of clamped weights"),
+    Name("verl", f"{_CORR}rollout_is_seq_*", differs="of each row's mean weight, neither product nor geometric mean"),
+    Name("verl", f"{_CORR}rollout_is_batch_norm_factor", differs="what weights are divided by; not a ratio"),
+)
+_VERL_POLICIES = (
+    Name("verl", f"{_CORR}kl", "ratioscope/kl/k1", _BYPASS, exact=True),
+    Name("verl", f"{_CORR}k3_kl", "ratioscope/kl/k3", _BYPASS, exact=True),
+    Name("verl", f"{_CORR}chi2_token", "ratioscope/chi2/token", f"d within 20 nats; {_BYPASS}", exact=True),
+    Name("verl", f"{_CORR}chi2_seq", "ratioscope/chi2/sequence", f"D within 20 nats; {_EMPTY}"),
+    Name("verl", f"{_CORR}training_ppl", "ratioscope/perplexity/train", _EMPTY),
+    Name("verl", f"{_CORR}rollout_ppl", "ratioscope/perplexity/rollout", _EMPTY),
+    Name("verl", f"{_CORR}ppl_ratio", "ratioscope/perplexity/ratio", _EMPTY),
+    Name("verl", f"{_CORR}*log_ppl*", differs=_LOG_PPL),
+)
+_VERL_OLDER = (
+    Name("verl, XTuner", "mismatch/mismatch_kl", "ratioscope/kl/k1", _PACKS),
+    Name("verl, XTuner", "mismatch/mismatch_k3_kl", "ratioscope/kl/k3", _PACKS),
+    Name("verl, XTuner", "mismatch/mismatch_training_ppl", "ratioscope/perplexity/train", f"{_ROWS}; {_PACKS}"),
+    Name("verl, XTuner", "mismatch/mismatch_rollout_ppl", "ratioscope/perplexity/rollout", f"{_ROWS}; {_PACKS}"),
+    Name("verl, XTuner", "mismatch/mismatch_ppl_ratio", "ratioscope/perplexity/ratio", f"{_ROWS}; {_PACKS}"),
+    Name("verl, XTuner", "mismatch/mismatch_*log_ppl*", differs=_LOG_PPL),
+    Name(
+        "verl, XTuner",
+        "mismatch/rollout_is_*",
+        differs="verl's after the cut, XTuner's of the same name before it, and the log does not say whose it is",
+    ),
+)
+_DEBUG = "training/rollout_"
+_VERL: tuple[Name, ...] = (
+    *_VERL_POLICIES,
+    *_VERL_WEIGHTS,
+    Name("verl", f"{_CORR}rollout_rs_*masked_fraction", differs="what the rejection drops, which is no weight's cut"),
+    Name("verl", f"{_CORR}rollout_rs_*", differs=_STATISTIC),
+    *_VERL_OLDER,
+    Name("verl", f"{_DEBUG}probs_diff_mean", "ratioscope/probability/abs_mean", exact=True),
+    Name("verl", f"{_DEBUG}probs_diff_max", "ratioscope/probability/abs_max", exact=True),
+    Name("verl", f"{_DEBUG}probs_diff_std", differs="standard deviation of the absolute probability difference"),
+    Name("verl", f"{_DEBUG}actor_probs_pearson_corr", "ratioscope/probability/pearson", exact=True),
+)
 
 
 def _slime() -> tuple[Name, ...]:
@@ -191,5 +190,5 @@ def _open_instruct() -> tuple[Name, ...]:
     )
 
 
-NAMES: tuple[Name, ...] = (*_trl(), *_verl(), *_slime(), *_nemo(), *_prime(), *_open_instruct())
+NAMES: tuple[Name, ...] = (*_trl(), *_VERL, *_slime(), *_nemo(), *_prime(), *_open_instruct())
 """Every name that is known; of several patterns that fit, the first counts."""
