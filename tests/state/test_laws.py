@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 import ratioscope as rs
 from ratioscope.state.slots import GENERATIONS, LAG_SIDES, LEVELS, MAXIMA, PLACE_SUMS, SUMS
+from ratioscope.state.worst import KEYED
 from ratioscope.summary.host import PACKED_SIZE
 
 RULES = (
@@ -299,3 +300,16 @@ def test_merged_metrics_equal_those_of_one_batch(one: Rows, other: Rows) -> None
     fragile = ("calibration", "pearson", "/std", "chi2")  # differences of nearly equal numbers
     for key in set(want) - {key for key in want if any(part in key for part in fragile)}:
         assert got[key] == pytest.approx(want[key], rel=1e-9, abs=1e-12), key
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+def test_rows_that_differ_in_ids_alone_have_numbers_of_their_own(padding: int) -> None:
+    """Completions with equal log-probabilities have different numbers if any masked-in id differs."""
+    ids = torch.tensor([[0, 1, 5], [2, 0, 5], [0, 1, 6], [0, 2, 4]])
+    train, mask = torch.zeros(4, 3), torch.ones(4, 3)
+    rollout = train.clone()
+    rollout[:, 2] = torch.nan
+    pad = (padding, padding)
+    parts = [torch.nn.functional.pad(part, pad) for part in (train, rollout, mask)]
+    summary = rs.summarize(*parts, token_ids=torch.nn.functional.pad(ids, pad))
+    assert len(set(summary.top.rows[:4, KEYED.index("fingerprint")].tolist())) == 4

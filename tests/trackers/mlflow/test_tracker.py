@@ -58,6 +58,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         while mlflow.active_run() is not None:
             mlflow.end_run()
         mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
+        # set_experiment leaves its experiment in the process and in the environment.
+        mlflow.tracking.fluent._active_experiment_id = None
+        os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
 
 
 @pytest.fixture

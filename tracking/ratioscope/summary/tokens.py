@@ -94,7 +94,7 @@ def reduce_tokens(observation: Observation) -> ReducedTokens:
     _fill_reverse(columns)
     moments = _moments(observation, columns.inside)
     positions = Positions.from_observation(observation)
-    numbers = completion_numbers(observation, positions)
+    numbers = completion_numbers(observation)
     row_abs_d, row_d = row_sum(columns.rows[1:3]).unbind()
     rollout, train = moments.by_completion
     return ReducedTokens(

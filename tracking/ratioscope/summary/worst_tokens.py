@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -35,27 +36,39 @@ class WorstTokens(NamedTuple):
     missing: torch.Tensor
 
 
-def completion_numbers(observation: Observation, positions: Positions) -> torch.Tensor:
+def completion_numbers(observation: Observation) -> torch.Tensor:
     """Numbers that identify completions by content: int64 ``(B,)``, at least 0 and below 2**52.
 
-    A number is made of a sum over the valid tokens of the bits of both log-probabilities and of the id, each times the
-    token's position, and of the completion's length and advantage. Integers wrap and add exactly, so the number depends
+    A number is made of a sum over the masked-in tokens of the bits of both log-probabilities and of the id, scrambled
+    and times the distance from the first masked-in column, and of the completion's length and advantage. The ids of invalid
+    tokens count too, since the tables show them as neighbours. Integers wrap and add exactly, so the number depends
     neither on the device nor on padding, batch or summation order.
 
     Args:
         observation: a batch of at least one column.
-        positions: positions of its tokens.
     """
+    masked_in = observation.masked_in
     train, rollout, _ = observation.columns.view(torch.int32).unbind()
     content = torch.add(train.to(torch.int64), rollout, alpha=ROLLOUT_FACTOR)
     if observation.token_ids is not None:
-        content = torch.add(content, observation.token_ids * observation.valid, alpha=ID_FACTOR)
-    total = torch.add(observation.n_valid, content.mul_(positions.seen).sum(dim=-1), alpha=NUMBER_FACTOR)
+        content = torch.add(content, (observation.token_ids + 1).mul_(masked_in), alpha=ID_FACTOR)
+    # Without the shift the sum would be linear in the ids: with equal log-probabilities, small ids would often collide.
+    content = content * NUMBER_FACTOR
+    content = content ^ (content >> 29)
+    first = masked_in.view(torch.uint8).argmax(dim=-1, keepdim=True)
+    distance = _columns(masked_in.shape[-1], masked_in.device) - first
+    total = torch.add(observation.n_valid, content.mul_(distance).sum(dim=-1), alpha=NUMBER_FACTOR)
     if observation.advantages is None:
         total = total * NUMBER_FACTOR
     else:
         total = torch.add(observation.advantages.view(torch.int32), total, alpha=NUMBER_FACTOR)
     return ((total * NUMBER_FACTOR) >> 12) & (2**52 - 1)  # the highest bits of a product depend on all bits
+
+
+@lru_cache(maxsize=64)
+def _columns(width: int, device: torch.device) -> torch.Tensor:
+    """Int64 ``(width,)``: 1, 2, ..."""
+    return torch.arange(1, width + 1, device=device)
 
 
 def find_worst_tokens(observation: Observation, positions: Positions, numbers: torch.Tensor) -> WorstTokens:

@@ -108,22 +108,13 @@ def sum_positions(row: Row, n: int, cells: Array) -> None:
 @njit(nogil=True, error_model="numpy")
 def completion_number(row: Row, n: int, token_ids: Array, advantage: int) -> int:
     """Number of a completion, equal to :func:`ratioscope.summary.worst_tokens.completion_numbers`; integers wrap."""
-    own, old, valid = row.y.view(np.int32), row.x.view(np.int32), row.valid
-    train, rollout, ids, seen = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    if n == len(own):  # without a hole positions are columns, and the loop is vectorized
-        for j in range(len(own)):
-            train += np.int64(own[j]) * (j + 1)
-            rollout += np.int64(old[j]) * (j + 1)
-        for j in range(len(token_ids)):
-            ids += token_ids[j] * (j + 1)
-    else:
-        for j in range(len(own)):
-            seen += valid[j]  # log-probabilities are 0 where a token is not valid
-            train += np.int64(own[j]) * seen
-            rollout += np.int64(old[j]) * seen
-            if len(token_ids):
-                ids += token_ids[j] * valid[j] * seen
-    total = train + rollout * ROLLOUT_FACTOR + ids * ID_FACTOR
+    own, old, mask, total = row.y.view(np.int32), row.x.view(np.int32), row.mask, np.int64(0)
+    for j in range(len(own)):  # log-probabilities are 0 where a token is not valid
+        content = np.int64(own[j]) + np.int64(old[j]) * ROLLOUT_FACTOR
+        if len(token_ids):
+            content += (token_ids[j] + 1) * np.int64(mask[j]) * ID_FACTOR
+        content *= NUMBER_FACTOR
+        total += (content ^ (content >> 29)) * (j + 1)
     total = (n + total * NUMBER_FACTOR) * NUMBER_FACTOR + np.int64(advantage)
     return ((total * NUMBER_FACTOR) >> 12) & ((1 << 52) - 1)
 
