@@ -40,9 +40,9 @@ def completion_numbers(observation: Observation) -> torch.Tensor:
     """Numbers that identify completions by content: int64 ``(B,)``, at least 0 and below 2**52.
 
     A number is made of a sum over the masked-in tokens of the bits of both log-probabilities and of the id, scrambled
-    and times the distance from the first masked-in column, and of the completion's length and advantage. The ids of invalid
-    tokens count too, since the tables show them as neighbours. Integers wrap and add exactly, so the number depends
-    neither on the device nor on padding, batch or summation order.
+    and times the distance from the first masked-in column, and of the completion's length and advantage. Ids of
+    invalid tokens count too, since the tables show them as neighbours. Integers wrap and add exactly, so the number
+    depends neither on the device nor on padding, batch or summation order.
 
     Args:
         observation: a batch of at least one column.
