@@ -8,28 +8,30 @@ import torch
 
 from ratioscope.correction.stages import STAGE_COUNTS
 from ratioscope.state.constants import constant
+from ratioscope.state.slots import COUNTS, SUMS
 from ratioscope.summary.level_sums import extremes
 
 if TYPE_CHECKING:
     from ratioscope.correction.rule import CorrectedBatch
 
-_COLUMNS = ("ratios", "modified", "kept", "low", "high", "weights", "squares", "raw", "removed")
+_COLUMNS = ("ratios", "modified", "corrected/n", "modified/low", "modified/high", "corrected/w", "corrected/w2")
+_COLUMNS += ("raw", "removed")
 """Terms of a rule's sums: masks, weights and their squares, ratios before the rule, and what the rule takes away."""
+_BY_SIDE = {
+    "ratios": ("positive_advantage/n", "negative_advantage/n", ""),
+    "modified": ("positive_advantage/modified", "negative_advantage/modified", ""),
+    "raw": ("", "", "gradient/raw"),
+    "removed": ("", "", "gradient/removed"),
+}
 _N_SIDES = 3
-
-
-def _by_side(column: str, side: int) -> int:
-    """Index of a column's sum over completions with one of the factors of :func:`_sides`."""
-    return len(_COLUMNS) + _COLUMNS.index(column) * _N_SIDES + side
-
-
-_SUMS = (*map(_COLUMNS.index, ("weights", "squares")), _by_side("raw", 2), _by_side("removed", 2))
-_COUNTS = (
-    *map(_COLUMNS.index, ("kept", "low", "high")),
-    *(_by_side(column, side) for side in (0, 1) for column in ("ratios", "modified")),
-    len(_COLUMNS) * (1 + _N_SIDES),
+VALUE_NAMES = (
+    *_COLUMNS,
+    *(name for column in _COLUMNS for name in _BY_SIDE.get(column, ("",) * _N_SIDES)),
+    "disagreements",
 )
-"""Indices of the slots in the vector of total sums, sums by side of the advantage, and disagreements."""
+"""Names of a rule's sums: total ones, then those with each factor of :func:`_sides`; empty where none is a slot."""
+_SUMS = tuple(map(VALUE_NAMES.index, SUMS[SUMS.index("corrected/w") : SUMS.index("gradient/removed") + 1]))
+_COUNTS = tuple(map(VALUE_NAMES.index, COUNTS[COUNTS.index("corrected/n") : COUNTS.index("disagreements") + 1]))
 
 
 class RuleEffect(NamedTuple):
@@ -37,20 +39,16 @@ class RuleEffect(NamedTuple):
 
     Attributes:
         extremes: float64 ``(2,)``, largest weight and negated smallest; minus infinity without a weight.
-        sums: float64 ``(4,)``: weights, their squares, and the sums over completions of
-            abs(advantage) times the ratios before the rule, and times what the rule takes away.
+        values: float64, sums and counts named in :data:`VALUE_NAMES`; counts below 2**53 are exact.
         normalizer: float64 ``(1,)``, sum of the weights that normalisation takes the mean of.
-        counts: int64 ``(8,)``: kept ratios, ratios below and above what is kept; ratios and modified ones of positive,
-            then of negative advantage; applied weights that are not the rule's.
         stage_counts: int64, one for each of ``stages.STAGE_COUNTS``, then dropped ratios and the normalizer's number.
         ratios_by_row: int64 ``(B,)``, ratios of each completion at the level of the rule.
         modified_by_row: int64 ``(B,)``, how many of them the rule modified.
     """
 
     extremes: torch.Tensor
-    sums: torch.Tensor
+    values: torch.Tensor
     normalizer: torch.Tensor
-    counts: torch.Tensor
     stage_counts: torch.Tensor
     ratios_by_row: torch.Tensor
     modified_by_row: torch.Tensor
@@ -58,10 +56,19 @@ class RuleEffect(NamedTuple):
     @classmethod
     def none(cls, n: torch.Tensor) -> RuleEffect:
         """The effect of no rule on a batch of completions with ``n`` tokens, ``(B,)``."""
-        sums, counts = n.new_zeros(5, dtype=torch.float64), n.new_zeros(10 + len(STAGE_COUNTS))
-        no_row = torch.zeros_like(n)
-        no_weight = n.new_full((2,), -torch.inf, dtype=torch.float64)
-        return cls(no_weight, sums[:4], sums[4:], counts[:8], counts[8:], no_row, no_row)
+        values = n.new_zeros(len(VALUE_NAMES) + 1, dtype=torch.float64)
+        no_row, no_weight = torch.zeros_like(n), n.new_full((2,), -torch.inf, dtype=torch.float64)
+        return cls(no_weight, values[1:], values[:1], n.new_zeros(len(STAGE_COUNTS) + 2), no_row, no_row)
+
+    @property
+    def sums(self) -> torch.Tensor:
+        """Float64 ``(4,)``, slots from ``corrected/w`` to ``gradient/removed``."""
+        return self.values.index_select(0, constant(_SUMS, self.values.device, torch.int64))
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """Int64 ``(8,)``, slots from ``corrected/n`` to ``disagreements``."""
+        return self.values.index_select(0, constant(_COUNTS, self.values.device, torch.int64)).to(torch.int64)
 
 
 def count_effect(
@@ -80,13 +87,11 @@ def count_effect(
     none = constant((0.0,) * (_N_SIDES * len(by_row)), by_row.device, by_row.dtype)
     by_side = none if advantages is None else (by_row @ _sides(advantages)).view(-1)
     disagreements = none[:1] if applied is None else corrected.disagreements(applied).view(1)
-    values = torch.cat([totals, by_side, disagreements])  # counts below 2**53 are exact in float64
     stage_counts, normalizer = _staged_counts(corrected, totals)
     return RuleEffect(
         extremes=extremes(torch.stack([weights, -weights]), ~corrected.kept_mask),
-        sums=values.index_select(0, constant(_SUMS, values.device, torch.int64)),
+        values=torch.cat([totals, by_side, disagreements]),
         normalizer=normalizer,
-        counts=values.index_select(0, constant(_COUNTS, values.device, torch.int64)).to(torch.int64),
         stage_counts=stage_counts,
         ratios_by_row=ratios,
         modified_by_row=modified,
