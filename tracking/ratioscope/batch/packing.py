@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -73,6 +74,10 @@ class Packing:
         index, inside = (part.to(device, non_blocking=True) for part in (self.index, self.inside))
         return Packing(index, inside, self.reach)
 
+    @cached_property
+    def _padding(self) -> torch.Tensor:
+        return ~self.inside
+
     def pad(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Returns packed values as ``(B, T)``, zero at padding.
 
@@ -93,7 +98,7 @@ class Packing:
         if not len(values):
             return values.new_zeros(rows.index.shape)
         index = rows.index if self.reach is not None else rows.index.clamp(max=len(values) - 1)
-        return values.take(index).masked_fill_(~rows.inside, 0)
+        return values.take(index).masked_fill_(rows._padding, 0)
 
     def unpad(self, values: torch.Tensor, *, total: int, outside: float = 1.0) -> torch.Tensor:
         """Returns padded values as ``(total,)``: the inverse of :meth:`pad`.

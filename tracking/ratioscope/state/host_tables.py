@@ -1,5 +1,8 @@
 """Tables of the largest values on the host, as numpy arrays in the order of :mod:`ratioscope.state.tables`."""
 
+# pyright: reportIncompatibleVariableOverride=false
+# A stored table computes at first use what the base class holds as a field.
+
 from __future__ import annotations
 
 from bisect import bisect_right
@@ -60,7 +63,7 @@ class HostTables:
         rows = _decoded([data.get("rows", {}) for data in stored], ROW_COLUMNS)
         descending = np.sort(np.concatenate([log_ratios, *(table.log_ratios for table in known)]))[::-1]
         return HostTables(
-            log_ratios=descending[:N_LOG_RATIOS].copy(),
+            log_ratios=descending[:N_LOG_RATIOS].astype(np.float64),
             tokens=_first([*(table.tokens for table in known), *tokens]),
             rows=_first([*(table.rows for table in known), *rows]),
         )

@@ -20,6 +20,7 @@ class LevelColumns(NamedTuple):
         excess: exp(d) - 1.
         weight: exp(d - m), m being the largest valid d; 0 where not valid.
         k3: exp(d) - 1 - d.
+        weight_d: exp(d - m) (d - m).
         others: further columns, to be filled by the caller.
     """
 
@@ -30,19 +31,20 @@ class LevelColumns(NamedTuple):
     excess: torch.Tensor
     weight: torch.Tensor
     k3: torch.Tensor
+    weight_d: torch.Tensor
     others: list[torch.Tensor]
 
     @classmethod
     def from_log_ratios(cls, log_ratio: torch.Tensor, valid: torch.Tensor, *, n_others: int = 0) -> LevelColumns:
         """Allocates the columns and fills the first three."""
-        rows = torch.empty(6 + n_others, *valid.shape, dtype=torch.float64, device=valid.device)
-        inside, abs_d, d, excess, weight, k3, *others = rows.unbind()
+        rows = torch.empty(7 + n_others, *valid.shape, dtype=torch.float64, device=valid.device)
+        inside, abs_d, d, excess, weight, k3, weight_d, *others = rows.unbind()
         inside.copy_(valid)
         torch.abs(d.copy_(log_ratio), out=abs_d)
-        return cls(rows, inside, abs_d, d, excess, weight, k3, others)
+        return cls(rows, inside, abs_d, d, excess, weight, k3, weight_d, others)
 
-    def fill(self, maximum: torch.Tensor) -> torch.Tensor:
-        """Fills the exponentials, and returns the sum of exp(d - m) (d - m) as float64 ``(1,)``.
+    def fill(self, maximum: torch.Tensor) -> None:
+        """Fills the exponentials and the products with them.
 
         Args:
             maximum: float64, 0-d, the largest valid d. Exponentials relative to it cannot overflow.
@@ -51,15 +53,21 @@ class LevelColumns(NamedTuple):
         # As the difference of two sums this would lose all digits where d is small.
         torch.sub(self.excess, self.d, out=self.k3)
         # Above 0 only where not valid: the exponential would be infinite there, and infinity times 0 is NaN.
-        relative = (self.d - maximum).clamp_(max=0.0)
-        torch.exp(relative, out=self.weight).mul_(self.inside)
-        return torch.dot(self.weight.view(-1), relative.view(-1)).view(1)
+        torch.sub(self.d, maximum, out=self.weight_d).clamp_(max=0.0)
+        torch.exp(self.weight_d, out=self.weight).mul_(self.inside)
+        self.weight_d.mul_(self.weight)
 
     def sums(self) -> list[torch.Tensor]:
-        """Sums of all columns but the first, then of the squares of d, excess and weight, as in ``slots``."""
+        """Sums of all columns, then of the squares of d, excess and weight, in the order of :func:`sum_names`."""
         # Not the square of a norm: its root would be rounded, and a mean of equal weights would not be exact.
         dims = tuple(range(1, self.rows.dim()))
-        return [self.rows[1:].sum(dim=dims), self.rows[2:5].square().sum(dim=dims)]
+        return [self.rows.sum(dim=dims), self.rows[2:5].square().sum(dim=dims)]
+
+
+def sum_names(level: str, *others: str) -> tuple[str, ...]:
+    """Names of :meth:`LevelColumns.sums` at a level, as in ``slots``, with those of the further columns."""
+    columns = ("inside", "abs_d", "d", "excess", "w", "k3", "wd", *others, "d2", "excess2", "w2")
+    return tuple(f"{level}/{column}" for column in columns)
 
 
 def extremes(values: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:

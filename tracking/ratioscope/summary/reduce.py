@@ -13,12 +13,14 @@ import torch
 from ratioscope.correction.stages import STAGE_COUNTS
 from ratioscope.numerics import FLOAT32_MAX, OVERFLOW
 from ratioscope.state import histogram, length_histogram
-from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, PLACE_COUNTS, SUMS
+from ratioscope.state.constants import constant
+from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
 from ratioscope.summary import kernels
 from ratioscope.summary.kernels import BatchState
-from ratioscope.summary.level_sums import LevelColumns, extremes
-from ratioscope.summary.rule_effect import RuleEffect, count_effect
-from ratioscope.summary.tokens import reduce_tokens
+from ratioscope.summary.level_sums import LevelColumns, sum_names
+from ratioscope.summary.positions import POSITION_NAMES
+from ratioscope.summary.rule_effect import VALUE_NAMES, RuleEffect, count_effect
+from ratioscope.summary.tokens import COUNT_NAMES, SUM_NAMES, reduce_tokens
 from ratioscope.summary.worst_tokens import top_from_batch
 
 if TYPE_CHECKING:
@@ -33,11 +35,29 @@ _COUNTS = slice(COUNTS.index("corrected/n"), COUNTS.index("disagreements") + 1)
 _STAGE_COUNTS = slice(COUNTS.index(STAGE_COUNTS[0]), COUNTS.index("normalizer/n") + 1)
 _WEIGHTS = HISTOGRAMS.index("corrected_log_ratio")
 """Slots of a rule's effect."""
-_N_PLACES = len(PLACE_COUNTS)
-_N_OTHER_MAXIMA = sum(name.startswith(("noise/", "drift/")) for name in MAXIMA)
-_N_OTHER_SUMS = sum(name.startswith(("noise/", "drift/")) for name in SUMS)
-_N_OTHER_COUNTS = 1 + sum(name.startswith(("noise/", "drift/")) for name in COUNTS)
-"""Slots that a batch of ratios leaves empty: of the noise floor, of drift, and of failures."""
+
+_NAMES = (
+    *MAXIMA[: MAXIMA.index("probability/abs_max") + 1],
+    *("no_maximum", "nothing", "generations"),
+    *SUM_NAMES,
+    *sum_names("sequence"),
+    *SUMS[SUMS.index("geometric/ratio") : SUMS.index("perplexity/ratio") + 1],
+    *POSITION_NAMES,
+    "normalizer/w",
+    *COUNT_NAMES,
+    *COUNTS[COUNTS.index("sequence/n") : COUNTS.index("row/over_1nat") + 1],
+    *COUNTS[_STAGE_COUNTS],
+    *VALUE_NAMES,
+)
+"""Names of the parts that :func:`_assemble` joins, in their order."""
+_INDEX = {name: index for index, name in enumerate(_NAMES)}
+_ORDER = (
+    *(_INDEX.get(name, _INDEX["no_maximum"]) for name in MAXIMA),
+    *(_INDEX.get(name, _INDEX["nothing"]) for name in SUMS + COUNTS),
+)
+"""Index of each slot among the parts; a batch of ratios has no noise floor, no drift and no failure."""
+_SIGNS = (1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0, -1.0)
+"""Signs of the values of completions in :func:`_reduce_rows`."""
 
 
 class _Rows(NamedTuple):
@@ -46,7 +66,8 @@ class _Rows(NamedTuple):
     Attributes:
         extremes: float64 ``(5,)``: largest and negated smallest sum of log-ratios, the same of their mean, and the
             largest mean of absolute values; minus infinity without a completion.
-        sums: float64, slots from ``sequence/abs_d`` to ``perplexity/ratio``.
+        sums: float64, those of :func:`ratioscope.summary.level_sums.sum_names`, then slots from ``geometric/ratio``
+            to ``perplexity/ratio``.
         counts: int64 ``(4,)``, slots from ``sequence/n`` to ``row/over_1nat``.
         live: bool ``(B,)``, completions with a valid token.
         mean_d: float64 ``(B,)``, mean log-ratios.
@@ -96,7 +117,7 @@ def reduce(
     else:
         effect = count_effect(corrected, advantages=observation.advantages, applied=applied)
     if result is None:
-        return _assemble(observation, tokens, row_d, corrected, effect)
+        return _assemble(observation, tokens, row_d, corrected, effect)  # pyright: ignore[reportPossiblyUnboundVariable]
     return _with_effect(result.state, n, corrected, effect)
 
 
@@ -130,22 +151,21 @@ def _assemble(
     effect: RuleEffect,
 ) -> BatchState:
     """Joins all parts in the order of the slots."""
-    completions, positions = tokens.completions, tokens.positions
+    completions, n = tokens.completions, tokens.completions.n
     rows = _reduce_rows(completions, row_d)
-    n, one = completions.n, tokens.extremes.new_ones(1)  # this batch is one generation
-    no_maxima = one.new_full((_N_OTHER_MAXIMA,), -torch.inf)
-    no_sums, no_counts = one.new_zeros(_N_OTHER_SUMS), n.new_zeros(_N_OTHER_COUNTS)
-    maxima = [tokens.extremes, rows.extremes, effect.extremes, tokens.abs_difference_max, no_maxima, one]
-    sums = [*tokens.sums, *rows.sums, effect.sums, no_sums, positions[_N_PLACES:], effect.normalizer]
-    place_counts = positions[:_N_PLACES].to(torch.int64)
-    counts = [*tokens.counts, rows.counts, effect.counts, no_counts, place_counts, effect.stage_counts]
-    means = rows.mean_d.float()
-    histograms = _histograms(observation, row_d, means, rows.live, corrected)
+    device = n.device
+    fill = constant((-torch.inf, 0.0, 1.0), device, torch.float64)  # this batch is one generation
+    maxima = [tokens.extremes, rows.extremes, effect.extremes, tokens.abs_difference_max, fill]
+    sums = [*tokens.sums, *rows.sums, tokens.positions, effect.normalizer]
+    counts = [*tokens.counts, rows.counts, effect.stage_counts, effect.values]
+    # Counts below 2**53 are exact in float64, so one selection puts all parts in the order of the slots.
+    slots = torch.cat([*maxima, *sums, *counts]).index_select(0, constant(_ORDER, device, torch.int64))
+    all_maxima, all_sums, all_counts = slots.split((len(MAXIMA), len(SUMS), len(COUNTS)))
     return BatchState(
-        maxima=torch.cat(maxima),
-        sums=torch.cat(sums).add_(0.0),  # never -0, to which adding nothing would be a change
-        counts=torch.cat(counts),
-        histograms=histograms,
+        maxima=all_maxima,
+        sums=all_sums.add_(0.0),  # never -0, to which adding nothing would be a change
+        counts=all_counts.to(torch.int64),
+        histograms=_histograms(observation, row_d, rows.mean_d.float(), rows.live, corrected),
         lengths=length_histogram.count(n, effect.ratios_by_row, effect.modified_by_row),
         top=top_from_batch(observation, tokens.worst, completions.numbers, n, row_d, rows.mean_abs_d),
     )
@@ -155,16 +175,17 @@ def _reduce_rows(completions: CompletionSums, row_d: torch.Tensor) -> _Rows:
     live = completions.n > 0
     dead = ~live
     columns = LevelColumns.from_log_ratios(row_d, live)
-    # One division and one exponential for all: the signs are those of the perplexities.
-    totals = torch.stack([-columns.d, completions.train, completions.rollout, completions.d, completions.abs_d])
-    means = totals / completions.n.clamp(min=1)
-    mean_d, *_, mean_abs_d = means.unbind()
-    exponentials = (-means[:4]).exp_().masked_fill_(dead, 0.0).sum(dim=1)
-    mean_d = -mean_d
-    largest = extremes(torch.stack([columns.d, -columns.d, mean_d, -mean_d, mean_abs_d]), dead)
-    weighted = columns.fill(largest[0])
+    d, train, rollout = columns.d, completions.train, completions.rollout
+    # One division and one exponential for all: the signs are those of the maxima, then those of the perplexities.
+    values = torch.stack([d, d, d, d, completions.abs_d, d, train, rollout, completions.d])
+    values[2:].div_(completions.n.clamp(min=1))
+    _, _, mean_d, _, mean_abs_d, *_ = values.unbind()
+    signed = (values * constant(_SIGNS, d.device, d.dtype, dims=2)).masked_fill_(dead, -torch.inf)
+    largest = signed[:5].amax(dim=1)
+    exponentials = signed[5:].exp_().sum(dim=1)
+    columns.fill(largest[0])
     counts = torch.stack([live, dead, row_d > OVERFLOW, mean_abs_d > 1.0]).sum(dim=1)
-    return _Rows(largest, [*columns.sums(), weighted, exponentials], counts, live, mean_d, mean_abs_d)
+    return _Rows(largest, [*columns.sums(), exponentials], counts, live, mean_d, mean_abs_d)
 
 
 def _histograms(

@@ -7,10 +7,31 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.correction.stages import STAGE_COUNTS
+from ratioscope.state.constants import constant
+from ratioscope.state.slots import COUNTS, SUMS
 from ratioscope.summary.level_sums import extremes
 
 if TYPE_CHECKING:
     from ratioscope.correction.rule import CorrectedBatch
+
+_COLUMNS = ("ratios", "modified", "corrected/n", "modified/low", "modified/high", "corrected/w", "corrected/w2")
+_COLUMNS += ("raw", "removed")
+"""Terms of a rule's sums: masks, weights and their squares, ratios before the rule, and what the rule takes away."""
+_BY_SIDE = {
+    "ratios": ("positive_advantage/n", "negative_advantage/n", ""),
+    "modified": ("positive_advantage/modified", "negative_advantage/modified", ""),
+    "raw": ("", "", "gradient/raw"),
+    "removed": ("", "", "gradient/removed"),
+}
+_N_SIDES = 3
+VALUE_NAMES = (
+    *_COLUMNS,
+    *(name for column in _COLUMNS for name in _BY_SIDE.get(column, ("",) * _N_SIDES)),
+    "disagreements",
+)
+"""Names of a rule's sums: total ones, then those with each factor of :func:`_sides`; empty where none is a slot."""
+_SUMS = tuple(map(VALUE_NAMES.index, SUMS[SUMS.index("corrected/w") : SUMS.index("gradient/removed") + 1]))
+_COUNTS = tuple(map(VALUE_NAMES.index, COUNTS[COUNTS.index("corrected/n") : COUNTS.index("disagreements") + 1]))
 
 
 class RuleEffect(NamedTuple):
@@ -18,19 +39,16 @@ class RuleEffect(NamedTuple):
 
     Attributes:
         extremes: float64 ``(2,)``, largest weight and negated smallest; minus infinity without a weight.
-        sums: float64 ``(4,)``: weights, their squares, and the sums of :func:`_gradients`.
+        values: float64, sums and counts named in :data:`VALUE_NAMES`; counts below 2**53 are exact.
         normalizer: float64 ``(1,)``, sum of the weights that normalisation takes the mean of.
-        counts: int64 ``(8,)``: kept ratios, ratios below and above what is kept; ratios and modified ones of positive,
-            then of negative advantage; applied weights that are not the rule's.
         stage_counts: int64, one for each of ``stages.STAGE_COUNTS``, then dropped ratios and the normalizer's number.
         ratios_by_row: int64 ``(B,)``, ratios of each completion at the level of the rule.
         modified_by_row: int64 ``(B,)``, how many of them the rule modified.
     """
 
     extremes: torch.Tensor
-    sums: torch.Tensor
+    values: torch.Tensor
     normalizer: torch.Tensor
-    counts: torch.Tensor
     stage_counts: torch.Tensor
     ratios_by_row: torch.Tensor
     modified_by_row: torch.Tensor
@@ -38,10 +56,19 @@ class RuleEffect(NamedTuple):
     @classmethod
     def none(cls, n: torch.Tensor) -> RuleEffect:
         """The effect of no rule on a batch of completions with ``n`` tokens, ``(B,)``."""
-        sums, counts = n.new_zeros(5, dtype=torch.float64), n.new_zeros(10 + len(STAGE_COUNTS))
-        no_row = torch.zeros_like(n)
-        no_weight = n.new_full((2,), -torch.inf, dtype=torch.float64)
-        return cls(no_weight, sums[:4], sums[4:], counts[:8], counts[8:], no_row, no_row)
+        values = n.new_zeros(len(VALUE_NAMES) + 1, dtype=torch.float64)
+        no_row, no_weight = torch.zeros_like(n), n.new_full((2,), -torch.inf, dtype=torch.float64)
+        return cls(no_weight, values[1:], values[:1], n.new_zeros(len(STAGE_COUNTS) + 2), no_row, no_row)
+
+    @property
+    def sums(self) -> torch.Tensor:
+        """Float64 ``(4,)``, slots from ``corrected/w`` to ``gradient/removed``."""
+        return self.values.index_select(0, constant(_SUMS, self.values.device, torch.int64))
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """Int64 ``(8,)``, slots from ``corrected/n`` to ``disagreements``."""
+        return self.values.index_select(0, constant(_COUNTS, self.values.device, torch.int64)).to(torch.int64)
 
 
 def count_effect(
@@ -54,49 +81,49 @@ def count_effect(
         advantages: float32 ``(B,)``, or None.
         applied: the weights that the loss really uses, or None.
     """
-    by_row = torch.stack([corrected.valid, corrected.kept_mask, corrected.low, corrected.high]).sum(dim=-1)
-    ratios, _, low, high = by_row.unbind()
-    modified, totals = low + high, by_row.sum(dim=1)
-    not_kept = ~corrected.kept_mask
-    weights = corrected.weights.double().masked_fill_(not_kept, 0.0)
-    squares = weights.square().sum()
-    zeros = totals.new_zeros(5)
-    disagreements = zeros[:1] if applied is None else corrected.disagreements(applied).view(1)
-    if advantages is None:
-        by_advantage, gradients = zeros[1:], zeros[:2]
-    else:
-        sides = torch.stack([advantages > 0, advantages < 0]).unsqueeze(1)
-        by_advantage = (torch.stack([ratios, modified]) * sides).sum(dim=-1).flatten()
-        gradients = _gradients(corrected, advantages)
+    by_row, weights = _sums_by_row(corrected)
+    totals = by_row.sum(dim=1)
+    ratios, modified = by_row[:2].to(torch.int64).unbind()
+    none = constant((0.0,) * (_N_SIDES * len(by_row)), by_row.device, by_row.dtype)
+    by_side = none if advantages is None else (by_row @ _sides(advantages)).view(-1)
+    disagreements = none[:1] if applied is None else corrected.disagreements(applied).view(1)
     stage_counts, normalizer = _staged_counts(corrected, totals)
     return RuleEffect(
-        extremes=extremes(torch.stack([weights, -weights]), not_kept),
-        sums=torch.cat([torch.stack([weights.sum(), squares]), gradients]),
+        extremes=extremes(torch.stack([weights, -weights]), ~corrected.kept_mask),
+        values=torch.cat([totals, by_side, disagreements]),
         normalizer=normalizer,
-        counts=torch.cat([totals[1:], by_advantage, disagreements]),
         stage_counts=stage_counts,
         ratios_by_row=ratios,
         modified_by_row=modified,
     )
 
 
-def _staged_counts(corrected: CorrectedBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``stage_counts`` and ``normalizer`` of :class:`RuleEffect`, which are 0 for bounds."""
-    if corrected.stage_counts is None:
-        zeros = totals.new_zeros(len(STAGE_COUNTS) + 2)
-        return zeros, zeros[:1].double()
-    total, number = (totals[0] * 0.0, totals[0] * 0) if corrected.normalizer is None else corrected.normalizer
-    dropped = torch.stack([totals[0] - totals[1], number])
-    return torch.cat([corrected.stage_counts, dropped]), total.view(1).double()
-
-
-def _gradients(corrected: CorrectedBatch, advantages: torch.Tensor) -> torch.Tensor:
-    """Sums of abs(advantage) times the ratio before the rule, and times what the rule takes away: float64 ``(2,)``.
+def _sums_by_row(corrected: CorrectedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of the columns ``_COLUMNS``, float64 ``(9, B)``, and the weights, float64 and 0 where not kept.
 
     Weights are those before normalisation: its divisor depends on the whole batch, which a part of it does not know.
     """
+    masks = [corrected.valid, corrected.low, corrected.kept_mask, corrected.low, corrected.high]
+    stacked = torch.stack([*masks, corrected.weights, corrected.weights, corrected.raw, corrected.raw])
     # A ratio may be infinite where a token is not valid, and infinity times 0 is NaN.
-    sides = torch.stack([corrected.raw, corrected.weights]).masked_fill_(~corrected.valid, 0.0).double()
-    raw, removed = sides.unbind()
-    torch.sub(raw, removed, out=removed).clamp_(min=0.0)
-    return sides.sum(dim=-1) @ advantages.double().abs()
+    columns = stacked.masked_fill_(~corrected.valid, 0.0).double()
+    _, modified, _, _, high, weights, squares, _, removed = columns.unbind()
+    modified.add_(high)  # no ratio is both below and above what is kept
+    squares.square_()
+    removed.sub_(weights).clamp_(min=0.0)
+    return columns.sum(dim=-1), weights
+
+
+def _sides(advantages: torch.Tensor) -> torch.Tensor:
+    """Factors of completions in the sums by advantage, float64 ``(B, 3)``: 1 if positive, 1 if negative, the size."""
+    return torch.stack([advantages > 0, advantages < 0, advantages.abs()], dim=1).double()
+
+
+def _staged_counts(corrected: CorrectedBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``stage_counts`` and ``normalizer`` of :class:`RuleEffect`, which are 0 for bounds."""
+    if corrected.stage_counts is None:
+        zeros = constant((0,) * (len(STAGE_COUNTS) + 2), totals.device, torch.int64)
+        return zeros, constant((0.0,), totals.device, torch.float64)
+    total, number = (totals[0] * 0.0, totals[0] * 0.0) if corrected.normalizer is None else corrected.normalizer
+    dropped = torch.stack([totals[0] - totals[2], number]).to(torch.int64)
+    return torch.cat([corrected.stage_counts, dropped]), total.view(1).double()

@@ -1,5 +1,8 @@
 """StoredSummary: a summary as a journal stores it, whose arrays are made at first use."""
 
+# pyright: reportIncompatibleVariableOverride=false
+# A stored summary computes at first use what the base class holds as a field.
+
 from __future__ import annotations
 
 from functools import cached_property

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.numerics import OVERFLOW, row_sum
-from ratioscope.summary.level_sums import LevelColumns, extremes
+from ratioscope.state.slots import COUNTS, SUMS
+from ratioscope.summary.level_sums import LevelColumns, extremes, sum_names
 from ratioscope.summary.positions import Positions, position_sums
 from ratioscope.summary.worst_tokens import WorstTokens, completion_numbers, find_worst_tokens
 
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 
 BANDS = ((0.9, 1.1), (0.5, 2.0))
 """Ratios outside of each band are counted, strictly and in float32: near 1, and not far from it."""
+
+SUM_NAMES = (
+    *sum_names("token", "reverse_k3", "mult_prob_error"),
+    *SUMS[SUMS.index("logp/x") : SUMS.index("lag/1") + 1],
+)
+COUNT_NAMES = (
+    *("masked_in", "present", "known", "finite"),
+    *COUNTS[COUNTS.index("token/n") : COUNTS.index("lag/n")],
+    *("missing", "nan", "inf", "positive_logp"),
+    "lag/n",
+)
+"""Names of a batch's sums and counts; some are no slots. The invalid tokens of a reason are the difference of two."""
 
 
 class CompletionSums(NamedTuple):
@@ -51,8 +64,8 @@ class ReducedTokens(NamedTuple):
     Attributes:
         extremes: float64 ``(2,)``, the largest log-ratio and the negated smallest; minus infinity without a token.
         abs_difference_max: float64 ``(1,)``, the largest absolute difference of the probabilities.
-        sums: float64, slots of :data:`ratioscope.state.slots.SUMS` up to ``lag/1``.
-        counts: int64, slots of :data:`ratioscope.state.slots.COUNTS` up to ``lag/n``.
+        sums: float64, sums named in :data:`SUM_NAMES`.
+        counts: int64, counts named in :data:`COUNT_NAMES`, and ``lag/n``.
         completions: sums by completion.
         positions: float64, sums by position, as in :data:`ratioscope.summary.positions.POSITION_NAMES`.
         worst: coordinates of the worst tokens.
@@ -90,7 +103,7 @@ def reduce_tokens(observation: Observation) -> ReducedTokens:
     d = observation.log_ratio
     columns = LevelColumns.from_log_ratios(d, observation.valid, n_others=2)
     largest = extremes(torch.stack([d, -d]), observation.invalid)
-    weighted = columns.fill(largest[0])
+    columns.fill(largest[0])
     _fill_reverse(columns)
     moments = _moments(observation, columns.inside)
     positions = Positions.from_observation(observation)
@@ -100,7 +113,7 @@ def reduce_tokens(observation: Observation) -> ReducedTokens:
     return ReducedTokens(
         extremes=largest,
         abs_difference_max=moments.abs_difference_max,
-        sums=[*columns.sums(), weighted, *moments.sums, *moments.lags],
+        sums=[*columns.sums(), *moments.sums, *moments.lags],
         counts=[*_count(observation), moments.pairs],
         completions=CompletionSums(observation.n_valid, row_d, row_abs_d, rollout, train, numbers),
         positions=position_sums(observation, positions, columns.rows[:3]),
@@ -118,7 +131,7 @@ def _fill_reverse(columns: LevelColumns) -> None:
 
 
 def _count(observation: Observation) -> list[torch.Tensor]:
-    """Counts of masked-in tokens, of the invalid ones by reason, of valid tokens, and of those in each range."""
+    """Counts of tokens by :data:`COUNT_NAMES`."""
     d, valid = observation.log_ratio, observation.valid
     ratio = d.exp()
     masks = [*observation.narrowing]
@@ -129,7 +142,7 @@ def _count(observation: Observation) -> list[torch.Tensor]:
     # Compared in float32, whose number next to OVERFLOW is the first with an infinite exponential.
     masks += [d >= OVERFLOW, *(ratio.clamp(low, high) != ratio for low, high in BANDS)]
     counts = torch.stack(masks).sum(dim=(1, 2))
-    return [counts[:1], counts[:4] - counts[1:5], counts[4:]]
+    return [counts, counts[:4] - counts[1:5]]
 
 
 def _moments(observation: Observation, inside: torch.Tensor) -> _Moments:

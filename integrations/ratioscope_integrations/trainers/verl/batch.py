@@ -62,15 +62,16 @@ def read_batch(batch: Any, mask: torch.Tensor | None = None) -> VerlBatch | str:
         return "verl's old_log_probs are the rollout's own, as in bypass mode: every ratio is 1"
     named |= {"mask": named["mask"] if mask is None else mask, "remaining": named["mask"]}
     optional = {name: tensors[key] if key in keys else None for name, key in _OPTIONAL.items()}
-    train, rollout, mask, remaining, *rest = padded(None, **named, **_in_layout_of(named["train_logps"], optional))
+    in_mask: torch.Tensor
+    train, rollout, in_mask, remaining, *rest = padded(None, **named, **_in_layout_of(named["train_logps"], optional))
     advantages, token_ids, weights = (
         value if value is not None and value.shape == train.shape else None for value in rest
     )
     return VerlBatch(
         train_logps=train,
         rollout_logps=rollout,
-        mask=mask,
-        advantages=None if advantages is None else _by_completion(advantages, remaining, mask),
+        mask=in_mask,
+        advantages=None if advantages is None else _by_completion(advantages, remaining, in_mask),
         token_ids=token_ids,
         weights=weights,
         is_corrected=bool(_ADDED_AFTER_CORRECTION & keys),
