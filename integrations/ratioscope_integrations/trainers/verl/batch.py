@@ -64,9 +64,8 @@ def read_batch(batch: Any, mask: torch.Tensor | None = None) -> VerlBatch | str:
     optional = {name: tensors[key] if key in keys else None for name, key in _OPTIONAL.items()}
     in_mask: torch.Tensor
     train, rollout, in_mask, remaining, *rest = padded(None, **named, **_in_layout_of(named["train_logps"], optional))
-    advantages, token_ids, weights = (
-        value if value is not None and value.shape == train.shape else None for value in rest
-    )
+    known = [value if value is not None and value.shape == train.shape else None for value in rest]
+    advantages, token_ids, weights = known
     return VerlBatch(
         train_logps=train,
         rollout_logps=rollout,
