@@ -129,6 +129,11 @@ class Observation:
         return torch.stack([*self._cast, self._difference]).masked_fill_(self.invalid, 0.0)
 
     @cached_property
+    def bits(self) -> tuple[torch.Tensor, ...]:
+        """Three int32 ``(B, T)``, the bits of :attr:`columns`."""
+        return self.columns.view(torch.int32).unbind()
+
+    @cached_property
     def _columns(self) -> tuple[torch.Tensor, ...]:
         return self.columns.unbind()
 

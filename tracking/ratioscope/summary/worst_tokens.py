@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.state.constants import constant
-from ratioscope.state.slots import N_ROWS, N_TOKENS
-from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key
+from ratioscope.state.slots import N_ROWS, N_TOKENS, SPREAD
+from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key, tie_order
 from ratioscope.state.worst import N_AFTER, N_BEFORE
 
 if TYPE_CHECKING:
@@ -27,12 +27,14 @@ class WorstTokens(NamedTuple):
         row: int64, index of the completion.
         position: int32, index among the completion's valid tokens.
         missing: bool, True where the batch has fewer than N valid tokens.
+        tie: int32 ``(B,)``, the order of completions among equals.
     """
 
     token: torch.Tensor
     row: torch.Tensor
     position: torch.Tensor
     missing: torch.Tensor
+    tie: torch.Tensor
 
 
 def completion_numbers(observation: Observation, positions: Positions) -> torch.Tensor:
@@ -46,7 +48,7 @@ def completion_numbers(observation: Observation, positions: Positions) -> torch.
         observation: a batch of at least one column.
         positions: positions of its tokens.
     """
-    train, rollout, _ = observation.columns.view(torch.int32).unbind()
+    train, rollout, _ = observation.bits
     content = torch.add(train.to(torch.int64), rollout, alpha=ROLLOUT_FACTOR)
     if observation.token_ids is not None:
         content = torch.add(content, observation.token_ids * observation.valid, alpha=ID_FACTOR)
@@ -66,10 +68,12 @@ def find_worst_tokens(observation: Observation, positions: Positions, numbers: t
         positions: positions of its tokens.
         numbers: int64 ``(B,)``, see :func:`completion_numbers`.
     """
-    keys = order_key(observation.log_ratio, numbers.unsqueeze(-1), positions.position, observation.invalid).flatten()
+    tie = tie_order(numbers)
+    ties = torch.add(tie.unsqueeze(-1), positions.position, alpha=SPREAD)
+    keys = order_key(observation.bits[2], ties, observation.invalid).flatten()
     best, index = keys.topk(min(N_TOKENS, len(keys)))
     row = index // observation.valid.shape[-1]
-    return WorstTokens(token=index, row=row, position=positions.position.take(index), missing=best < NO_ROW)
+    return WorstTokens(token=index, row=row, position=positions.position.take(index), missing=best < NO_ROW, tie=tie)
 
 
 def top_from_batch(
@@ -77,6 +81,7 @@ def top_from_batch(
     worst: WorstTokens,
     numbers: torch.Tensor,
     n: torch.Tensor,
+    dead: torch.Tensor,
     row_d: torch.Tensor,
     abs_mean: torch.Tensor,
 ) -> Top:
@@ -87,16 +92,17 @@ def top_from_batch(
         worst: its worst tokens.
         numbers: int64 ``(B,)``, see :func:`completion_numbers`.
         n: int64 ``(B,)`` valid tokens of each completion.
-        row_d: float32 ``(B,)`` sums of log-ratios.
+        dead: bool ``(B,)``, completions without one.
+        row_d: float64 ``(B,)`` sums of log-ratios, rounded to float32; minus infinity without a valid token.
         abs_mean: float64 ``(B,)`` means of absolute log-ratios.
     """
-    dead, value, zero = n == 0, abs_mean.float(), torch.zeros_like(n)
+    value, zero = abs_mean.float(), torch.zeros_like(n)
     advantages = torch.full_like(row_d, torch.nan) if observation.advantages is None else observation.advantages
     # Stacking integers below 2**53 with float64 is exact. ROW_COLUMNS, with rank and position 0.
-    rows = torch.stack([value, n, numbers, zero, zero, advantages, row_d.double()], dim=-1)
-    key = order_key(value, numbers, None, dead)
+    rows = torch.stack([value, n, numbers, zero, zero, advantages, row_d], dim=-1)
+    key = order_key(value.view(torch.int32), worst.tie, dead)
     return Top(
-        log_ratios=largest_values(row_d.double().masked_fill_(dead, -torch.inf)),
+        log_ratios=largest_values(row_d),
         tokens=padded_rows(_token_table(observation, worst, rows), N_TOKENS),
         rows=rows_by_key(rows.masked_fill(dead.unsqueeze(-1), 0.0), key, N_ROWS),
     )
