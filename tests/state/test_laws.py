@@ -304,12 +304,12 @@ def test_merged_metrics_equal_those_of_one_batch(one: Rows, other: Rows) -> None
 
 @pytest.mark.parametrize("padding", [0, 3])
 def test_rows_that_differ_in_ids_alone_have_numbers_of_their_own(padding: int) -> None:
-    """Completions with equal log-probabilities have different numbers if any masked-in id differs."""
-    ids = torch.tensor([[0, 1, 5], [2, 0, 5], [0, 1, 6], [0, 2, 4]])
-    train, mask = torch.zeros(4, 3), torch.ones(4, 3)
+    """Completions with equal log-probabilities have different numbers if a masked-in id or the invalid token differs."""
+    ids = torch.tensor([[0, 1, 5], [2, 0, 5], [0, 1, 6], [0, 2, 4], [0, 1, 5]])
+    train, mask = torch.zeros(5, 3), torch.ones(5, 3)
     rollout = train.clone()
-    rollout[:, 2] = torch.nan
+    rollout[:4, 2] = rollout[4, 1] = torch.nan
     pad = (padding, padding)
     parts = [torch.nn.functional.pad(part, pad) for part in (train, rollout, mask)]
     summary = rs.summarize(*parts, token_ids=torch.nn.functional.pad(ids, pad))
-    assert len(set(summary.top.rows[:4, KEYED.index("fingerprint")].tolist())) == 4
+    assert len(set(summary.top.rows[:5, KEYED.index("fingerprint")].tolist())) == 5

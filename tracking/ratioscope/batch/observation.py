@@ -102,7 +102,8 @@ class Observation:
     @cached_property
     def masked_in(self) -> torch.Tensor:
         """Bool ``(B, T)``, the mask as given."""
-        return self.given[2] != 0
+        mask = self.given[2]
+        return mask if mask.dtype == torch.bool else mask != 0
 
     @cached_property
     def narrowing(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -128,6 +129,11 @@ class Observation:
     def columns(self) -> torch.Tensor:
         """Float32 ``(3, B, T)``: :attr:`train`, :attr:`rollout` and :attr:`log_ratio`, for operations on all three."""
         return torch.stack([*self._cast, self._difference]).masked_fill_(self.invalid, 0.0)
+
+    @cached_property
+    def bits(self) -> tuple[torch.Tensor, ...]:
+        """Three int32 ``(B, T)``, the bits of :attr:`columns`."""
+        return self.columns.view(torch.int32).unbind()
 
     @cached_property
     def _columns(self) -> tuple[torch.Tensor, ...]:

@@ -12,6 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_MASKED = ("train_logps", "rollout_logps", "token_ids")
+"""Tensors whose values count only where the mask, which is zero at padding, says so."""
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -78,12 +81,13 @@ class Packing:
     def _padding(self) -> torch.Tensor:
         return ~self.inside
 
-    def pad(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Returns packed values as ``(B, T)``, zero at padding.
+    def pad(self, name: str, values: torch.Tensor, *, fill: bool = True) -> torch.Tensor:
+        """Returns packed values as ``(B, T)``.
 
         Args:
             name: name of the values, for the error.
             values: ``(N,)``.
+            fill: whether padding is zero; without it padding has any of the values, for readers that mask it out.
 
         Raises:
             ValueError: if the shape is not as stated, or a row is known to reach beyond the values.
@@ -98,7 +102,8 @@ class Packing:
         if not len(values):
             return values.new_zeros(rows.index.shape)
         index = rows.index if self.reach is not None else rows.index.clamp(max=len(values) - 1)
-        return values.take(index).masked_fill_(rows._padding, 0)
+        padded_values = values.take(index)
+        return padded_values.masked_fill_(rows._padding, 0) if fill else padded_values
 
     def unpad(self, values: torch.Tensor, *, total: int, outside: float = 1.0) -> torch.Tensor:
         """Returns padded values as ``(total,)``: the inverse of :meth:`pad`.
@@ -128,7 +133,10 @@ def padded(packing: Packing | None, **batch: Any) -> Any:
     if packing is None and isinstance(batch["train_logps"], torch.Tensor) and batch["train_logps"].is_nested:
         packing, batch = _unnested(batch)
     if packing is not None:
-        return tuple(None if values is None else packing.pad(name, values) for name, values in batch.items())
+        return tuple(
+            None if values is None else packing.pad(name, values, fill=name not in _MASKED)
+            for name, values in batch.items()
+        )
     plain = ("train_logps", "rollout_logps")
     return tuple(pad_rows(name, rows) if name not in plain else rows for name, rows in batch.items())
 

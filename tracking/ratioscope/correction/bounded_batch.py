@@ -132,7 +132,11 @@ class BoundedBatch:
     @cached_property
     def _outside(self) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = self.bounds.outside(self.raw)
-        return low & self.valid, high & self.valid
+        # A side without a bound has nothing outside, valid or not.
+        return (
+            low if self.bounds.lower is None else low & self.valid,
+            high if self.bounds.upper is None else high & self.valid,
+        )
 
     @property
     def low(self) -> torch.Tensor:

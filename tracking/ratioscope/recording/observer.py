@@ -69,7 +69,7 @@ class Observer:
                 train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids, packing=packing
             )
             if applied is not None and packing is not None and self.correction is not None:
-                applied = packing.pad("applied", applied)
+                applied = packing.pad("applied", applied, fill=False)
                 applied = applied if self.correction.level == "token" else applied[:, :1]
             summary = RatioSummary.observe(observation, correction=self.correction, applied=applied)
         self._windows.add(split, summary)

@@ -107,7 +107,8 @@ def largest_values(values: torch.Tensor) -> torch.Tensor:
 def first_rows(table: torch.Tensor, size: int) -> torch.Tensor:
     """The first ``size`` rows of a table by the total order, padded with zeros; rows without tokens are empty."""
     number, position = table[:, _NUMBER].to(torch.int64), table[:, _POSITION].to(torch.int32)
-    key = order_key(table[:, _VALUE].float(), number, position, table[:, _N] == 0)
+    bits = table[:, _VALUE].float().view(torch.int32)
+    key = order_key(bits, torch.add(tie_order(number), position, alpha=SPREAD), table[:, _N] == 0)
     return rows_by_key(table, key, size)
 
 
@@ -122,22 +123,21 @@ def padded_rows(table: torch.Tensor, size: int) -> torch.Tensor:
     return torch.nn.functional.pad(table, (0, 0, 0, missing)) if missing else table
 
 
-def order_key(
-    value: torch.Tensor, number: torch.Tensor, position: torch.Tensor | None, invalid: torch.Tensor
-) -> torch.Tensor:
+def tie_order(number: torch.Tensor) -> torch.Tensor:
+    """Order among equals at position 0, int32, of completions' numbers; add the position times SPREAD, which wraps."""
+    return ((number >> 20) - 2**31).to(torch.int32)
+
+
+def order_key(bits: torch.Tensor, tie: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
     """The total order of this module as int64: the first row has the largest key, an invalid one less than NO_ROW.
 
     Args:
-        value: float32 of any shape.
-        number: int64, numbers of completions, broadcast to the shape.
-        position: int32, broadcast to the shape; None for 0.
+        bits: int32 of any shape, the bits of float32 values.
+        tie: int32 of the shape, the order among equals.
         invalid: bool of the shape.
     """
-    tie = ((number >> 20) - 2**31).to(torch.int32)
-    if position is not None:
-        tie = torch.add(tie, position, alpha=SPREAD)  # wraps
     # Bits of non-negative floats have the order of the floats, and -1 is below all of them.
-    size = value.abs().view(torch.int32).masked_fill(invalid, -1)
+    size = (bits & 0x7FFFFFFF).masked_fill_(invalid, -1)
     return torch.add(tie, size.to(torch.int64), alpha=2**32)
 
 

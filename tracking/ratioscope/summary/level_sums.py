@@ -66,8 +66,8 @@ class LevelColumns(NamedTuple):
 
 def sum_names(level: str, *others: str) -> tuple[str, ...]:
     """Names of :meth:`LevelColumns.sums` at a level, as in ``slots``, with those of the further columns."""
-    columns = ("inside", "abs_d", "d", "excess", "w", "k3", "wd", *others, "d2", "excess2", "w2")
-    return tuple(f"{level}/{column}" for column in columns)
+    columns = (f"{level}/{name}" for name in ("inside", "abs_d", "d", "excess", "w", "k3", "wd"))
+    return (*columns, *others, *(f"{level}/{name}" for name in ("d2", "excess2", "w2")))
 
 
 def extremes(values: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,8 @@ _WEIGHTS = HISTOGRAMS.index("corrected_log_ratio")
 """Slots of a rule's effect."""
 
 _NAMES = (
-    *MAXIMA[: MAXIMA.index("probability/abs_max") + 1],
+    *("token/max", "token/-min", "probability/abs_max"),
+    *MAXIMA[MAXIMA.index("sequence/max") : MAXIMA.index("corrected/-min") + 1],
     *("no_maximum", "nothing", "generations"),
     *SUM_NAMES,
     *sum_names("sequence"),
@@ -70,6 +71,8 @@ class _Rows(NamedTuple):
             to ``perplexity/ratio``.
         counts: int64 ``(4,)``, slots from ``sequence/n`` to ``row/over_1nat``.
         live: bool ``(B,)``, completions with a valid token.
+        dead: bool ``(B,)``, the others.
+        d: float64 ``(B,)``, log-ratios, minus infinity without a valid token.
         mean_d: float64 ``(B,)``, mean log-ratios.
         mean_abs_d: float64 ``(B,)``, mean absolute log-ratios.
     """
@@ -78,6 +81,8 @@ class _Rows(NamedTuple):
     sums: list[torch.Tensor]
     counts: torch.Tensor
     live: torch.Tensor
+    dead: torch.Tensor
+    d: torch.Tensor
     mean_d: torch.Tensor
     mean_abs_d: torch.Tensor
 
@@ -155,7 +160,7 @@ def _assemble(
     rows = _reduce_rows(completions, row_d)
     device = n.device
     fill = constant((-torch.inf, 0.0, 1.0), device, torch.float64)  # this batch is one generation
-    maxima = [tokens.extremes, rows.extremes, effect.extremes, tokens.abs_difference_max, fill]
+    maxima = [tokens.extremes, rows.extremes, effect.extremes, fill]
     sums = [*tokens.sums, *rows.sums, tokens.positions, effect.normalizer]
     counts = [*tokens.counts, rows.counts, effect.stage_counts, effect.values]
     # Counts below 2**53 are exact in float64, so one selection puts all parts in the order of the slots.
@@ -167,7 +172,7 @@ def _assemble(
         counts=all_counts.to(torch.int64),
         histograms=_histograms(observation, row_d, rows.mean_d.float(), rows.live, corrected),
         lengths=length_histogram.count(n, effect.ratios_by_row, effect.modified_by_row),
-        top=top_from_batch(observation, tokens.worst, completions.numbers, n, row_d, rows.mean_abs_d),
+        top=top_from_batch(observation, tokens.worst, completions.numbers, n, rows.dead, rows.d, rows.mean_abs_d),
     )
 
 
@@ -185,7 +190,7 @@ def _reduce_rows(completions: CompletionSums, row_d: torch.Tensor) -> _Rows:
     exponentials = signed[5:].exp_().sum(dim=1)
     columns.fill(largest[0])
     counts = torch.stack([live, dead, row_d > OVERFLOW, mean_abs_d > 1.0]).sum(dim=1)
-    return _Rows(largest, [*columns.sums(), exponentials], counts, live, mean_d, mean_abs_d)
+    return _Rows(largest, [*columns.sums(), exponentials], counts, live, dead, signed[0], mean_d, mean_abs_d)
 
 
 def _histograms(

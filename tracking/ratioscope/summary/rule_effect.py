@@ -14,8 +14,10 @@ from ratioscope.summary.level_sums import extremes
 if TYPE_CHECKING:
     from ratioscope.correction.rule import CorrectedBatch
 
-_COLUMNS = ("ratios", "modified", "corrected/n", "modified/low", "modified/high", "corrected/w", "corrected/w2")
-_COLUMNS += ("raw", "removed")
+_COLUMNS = (
+    *("ratios", "modified", "corrected/n", "modified/low", "modified/high"),
+    *("corrected/w", "corrected/w2", "raw", "removed"),
+)
 """Terms of a rule's sums: masks, weights and their squares, ratios before the rule, and what the rule takes away."""
 _BY_SIDE = {
     "ratios": ("positive_advantage/n", "negative_advantage/n", ""),
@@ -81,7 +83,9 @@ def count_effect(
         advantages: float32 ``(B,)``, or None.
         applied: the weights that the loss really uses, or None.
     """
-    by_row, weights = _sums_by_row(corrected)
+    valid, kept = corrected.valid, corrected.kept_mask
+    invalid = ~valid
+    by_row, weights = _sums_by_row(corrected, invalid)
     totals = by_row.sum(dim=1)
     ratios, modified = by_row[:2].to(torch.int64).unbind()
     none = constant((0.0,) * (_N_SIDES * len(by_row)), by_row.device, by_row.dtype)
@@ -89,7 +93,7 @@ def count_effect(
     disagreements = none[:1] if applied is None else corrected.disagreements(applied).view(1)
     stage_counts, normalizer = _staged_counts(corrected, totals)
     return RuleEffect(
-        extremes=extremes(torch.stack([weights, -weights]), ~corrected.kept_mask),
+        extremes=extremes(torch.stack([weights, -weights]), invalid if kept is valid else ~kept),
         values=torch.cat([totals, by_side, disagreements]),
         normalizer=normalizer,
         stage_counts=stage_counts,
@@ -98,7 +102,7 @@ def count_effect(
     )
 
 
-def _sums_by_row(corrected: CorrectedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+def _sums_by_row(corrected: CorrectedBatch, invalid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of the columns ``_COLUMNS``, float64 ``(9, B)``, and the weights, float64 and 0 where not kept.
 
     Weights are those before normalisation: its divisor depends on the whole batch, which a part of it does not know.
@@ -106,7 +110,7 @@ def _sums_by_row(corrected: CorrectedBatch) -> tuple[torch.Tensor, torch.Tensor]
     masks = [corrected.valid, corrected.low, corrected.kept_mask, corrected.low, corrected.high]
     stacked = torch.stack([*masks, corrected.weights, corrected.weights, corrected.raw, corrected.raw])
     # A ratio may be infinite where a token is not valid, and infinity times 0 is NaN.
-    columns = stacked.masked_fill_(~corrected.valid, 0.0).double()
+    columns = stacked.masked_fill_(invalid, 0.0).double()
     _, modified, _, _, high, weights, squares, _, removed = columns.unbind()
     modified.add_(high)  # no ratio is both below and above what is kept
     squares.square_()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.state.constants import constant
-from ratioscope.state.slots import N_ROWS, N_TOKENS
-from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key
+from ratioscope.state.slots import N_ROWS, N_TOKENS, SPREAD
+from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key, tie_order
 from ratioscope.state.worst import N_AFTER, N_BEFORE
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ class WorstTokens(NamedTuple):
         row: int64, index of the completion.
         position: int32, index among the completion's valid tokens.
         missing: bool, True where the batch has fewer than N valid tokens.
+        tie: int32 ``(B,)``, the order of completions among equals.
     """
 
     token: torch.Tensor
     row: torch.Tensor
     position: torch.Tensor
     missing: torch.Tensor
+    tie: torch.Tensor
 
 
 def completion_numbers(observation: Observation) -> torch.Tensor:
@@ -48,13 +50,13 @@ def completion_numbers(observation: Observation) -> torch.Tensor:
         observation: a batch of at least one column.
     """
     masked_in = observation.masked_in
-    train, rollout, _ = observation.columns.view(torch.int32).unbind()
+    train, rollout, _ = observation.bits
     content = torch.add(train.to(torch.int64), rollout, alpha=ROLLOUT_FACTOR)
     if observation.token_ids is not None:
-        content = torch.add(content, (observation.token_ids + 1).mul_(masked_in), alpha=ID_FACTOR)
-    # Without the shift the sum would be linear in the ids: with equal log-probabilities, small ids would often collide.
-    content = content * NUMBER_FACTOR
-    content = content ^ (content >> 29)
+        marked = torch.add(observation.valid, observation.token_ids + 1, alpha=2)
+        content = torch.add(content, marked.mul_(masked_in), alpha=ID_FACTOR)
+    # A sum that is linear in the ids would often collide: with equal log-probabilities, small ids have equal sums.
+    content = content * (content >> 29)
     first = masked_in.view(torch.uint8).argmax(dim=-1, keepdim=True)
     distance = _columns(masked_in.shape[-1], masked_in.device) - first
     total = torch.add(observation.n_valid, content.mul_(distance).sum(dim=-1), alpha=NUMBER_FACTOR)
@@ -79,10 +81,12 @@ def find_worst_tokens(observation: Observation, positions: Positions, numbers: t
         positions: positions of its tokens.
         numbers: int64 ``(B,)``, see :func:`completion_numbers`.
     """
-    keys = order_key(observation.log_ratio, numbers.unsqueeze(-1), positions.position, observation.invalid).flatten()
+    tie = tie_order(numbers)
+    ties = torch.add(tie.unsqueeze(-1), positions.position, alpha=SPREAD)
+    keys = order_key(observation.bits[2], ties, observation.invalid).flatten()
     best, index = keys.topk(min(N_TOKENS, len(keys)))
     row = index // observation.valid.shape[-1]
-    return WorstTokens(token=index, row=row, position=positions.position.take(index), missing=best < NO_ROW)
+    return WorstTokens(token=index, row=row, position=positions.position.take(index), missing=best < NO_ROW, tie=tie)
 
 
 def top_from_batch(
@@ -90,6 +94,7 @@ def top_from_batch(
     worst: WorstTokens,
     numbers: torch.Tensor,
     n: torch.Tensor,
+    dead: torch.Tensor,
     row_d: torch.Tensor,
     abs_mean: torch.Tensor,
 ) -> Top:
@@ -100,16 +105,17 @@ def top_from_batch(
         worst: its worst tokens.
         numbers: int64 ``(B,)``, see :func:`completion_numbers`.
         n: int64 ``(B,)`` valid tokens of each completion.
-        row_d: float32 ``(B,)`` sums of log-ratios.
+        dead: bool ``(B,)``, completions without one.
+        row_d: float64 ``(B,)`` sums of log-ratios, rounded to float32; minus infinity without a valid token.
         abs_mean: float64 ``(B,)`` means of absolute log-ratios.
     """
-    dead, value, zero = n == 0, abs_mean.float(), torch.zeros_like(n)
+    value, zero = abs_mean.float(), torch.zeros_like(n)
     advantages = torch.full_like(row_d, torch.nan) if observation.advantages is None else observation.advantages
     # Stacking integers below 2**53 with float64 is exact. ROW_COLUMNS, with rank and position 0.
-    rows = torch.stack([value, n, numbers, zero, zero, advantages, row_d.double()], dim=-1)
-    key = order_key(value, numbers, None, dead)
+    rows = torch.stack([value, n, numbers, zero, zero, advantages, row_d], dim=-1)
+    key = order_key(value.view(torch.int32), worst.tie, dead)
     return Top(
-        log_ratios=largest_values(row_d.double().masked_fill_(dead, -torch.inf)),
+        log_ratios=largest_values(row_d),
         tokens=padded_rows(_token_table(observation, worst, rows), N_TOKENS),
         rows=rows_by_key(rows.masked_fill(dead.unsqueeze(-1), 0.0), key, N_ROWS),
     )

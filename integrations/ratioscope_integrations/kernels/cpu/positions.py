@@ -108,13 +108,13 @@ def sum_positions(row: Row, n: int, cells: Array) -> None:
 @njit(nogil=True, error_model="numpy")
 def completion_number(row: Row, n: int, token_ids: Array, advantage: int) -> int:
     """Number of a completion, equal to :func:`ratioscope.summary.worst_tokens.completion_numbers`; integers wrap."""
-    own, old, mask, total = row.y.view(np.int32), row.x.view(np.int32), row.mask, np.int64(0)
+    own, old, total = row.y.view(np.int32), row.x.view(np.int32), np.int64(0)
     for j in range(len(own)):  # log-probabilities are 0 where a token is not valid
         content = np.int64(own[j]) + np.int64(old[j]) * ROLLOUT_FACTOR
         if len(token_ids):
-            content += (token_ids[j] + 1) * np.int64(mask[j]) * ID_FACTOR
-        content *= NUMBER_FACTOR
-        total += (content ^ (content >> 29)) * (j + 1)
+            marked = 2 * (token_ids[j] + 1) + np.int64(row.valid[j])
+            content += marked * np.int64(row.mask[j]) * ID_FACTOR
+        total += content * (content >> 29) * (j + 1)
     total = (n + total * NUMBER_FACTOR) * NUMBER_FACTOR + np.int64(advantage)
     return ((total * NUMBER_FACTOR) >> 12) & ((1 << 52) - 1)
 
