@@ -304,7 +304,7 @@ def test_merged_metrics_equal_those_of_one_batch(one: Rows, other: Rows) -> None
 
 @pytest.mark.parametrize("padding", [0, 3])
 def test_rows_that_differ_in_ids_alone_have_numbers_of_their_own(padding: int) -> None:
-    """Completions with equal log-probabilities have different numbers if a masked-in id or the invalid token differs."""
+    """Completions with equal log-probabilities differ in number if a masked-in id or the invalid token differs."""
     ids = torch.tensor([[0, 1, 5], [2, 0, 5], [0, 1, 6], [0, 2, 4], [0, 1, 5]])
     train, mask = torch.zeros(5, 3), torch.ones(5, 3)
     rollout = train.clone()

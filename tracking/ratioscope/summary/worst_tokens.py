@@ -57,7 +57,7 @@ def completion_numbers(observation: Observation) -> torch.Tensor:
         content = torch.add(content, marked.mul_(masked_in), alpha=ID_FACTOR)
     # A sum that is linear in the ids would often collide: with equal log-probabilities, small ids have equal sums.
     content = content * (content >> 29)
-    first = masked_in.view(torch.uint8).argmax(dim=-1, keepdim=True)
+    first = masked_in.to(torch.uint8).argmax(dim=-1, keepdim=True)
     distance = _columns(masked_in.shape[-1], masked_in.device) - first
     total = torch.add(observation.n_valid, content.mul_(distance).sum(dim=-1), alpha=NUMBER_FACTOR)
     if observation.advantages is None:
