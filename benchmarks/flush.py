@@ -19,7 +19,7 @@ from ratioscope.alerts.watch import Watch
 from ratioscope.delivery.fanout import Fanout
 from ratioscope.journal.writer import Journal
 from ratioscope.recording import windows
-from ratioscope.summary.host import PACKED_SIZE
+from ratioscope.summary.host import PACKED_SIZE, HostSummary
 from ratioscope.summary.summary import RatioSummary
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 METHODS = {
     "pack": (RatioSummary, "pack"),
-    "unpack": (RatioSummary, "unpack"),
+    "unpack": (HostSummary, "unpack"),
     "pack, merge over ranks and unpack": (windows, "all_merge"),
-    "record: every statistic": (RatioSummary, "metrics"),
+    "record: every statistic": (HostSummary, "metrics"),
     "journal commit": (Journal, "append"),
     "enqueue for trackers": (Fanout, "write"),
     "hand to the diagnosis": (Watch, "add"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
-FLOAT32_MAX = torch.finfo(torch.float32).max
+if TYPE_CHECKING:
+    import torch
+
+FLOAT32_MAX = 3.4028234663852886e38
 
 OVERFLOW = 88.72283905206835
 """Natural logarithm of the largest float32; the trainer's own ratio is infinite above it."""
@@ -18,6 +21,8 @@ def halves(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Returns the sum of products, without a tensor of them; never -0, because -0 + 0 has other bits."""
+    import torch  # slow to import, and reading a run needs none of it
+
     return torch.dot(x.reshape(-1), y.reshape(-1)) + 0.0
 
 

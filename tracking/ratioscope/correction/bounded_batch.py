@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-import torch
-
 from ratioscope.correction.checks import check_choice, checked_bound
 
 if TYPE_CHECKING:
+    import torch
+
     from ratioscope.batch.observation import Observation
 
 Level = Literal["token", "sequence"]
@@ -81,6 +81,8 @@ class Bounds:
 
         The comparison is strict and made in float32: a ratio equal to a bound is kept.
         """
+        import torch  # slow to import, and reading a run needs none of it
+
         none = torch.zeros_like(ratio, dtype=torch.bool)
         low = none if self.lower is None else ratio < self.lower
         high = none if self.upper is None else ratio > self.upper

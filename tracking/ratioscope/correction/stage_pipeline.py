@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
-
-import torch
 
 from ratioscope.correction.stage_statistics import StageStatistics
 from ratioscope.correction.stages import CLASSES, STAGE_COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from ratioscope.batch.observation import Observation
     from ratioscope.correction.stages import Stage, Weight
@@ -71,6 +72,8 @@ class StagedBatch:
     @cached_property
     def loss_weights(self) -> torch.Tensor:
         """Float32, the weights, divided by their mean over this batch where the rule normalises."""
+        import torch  # slow to import, and reading a run needs none of it
+
         if self.normalizer is None:
             return self.weights
         total, n = self.normalizer
@@ -89,6 +92,8 @@ class StagedBatch:
         Weights of tokens, or of sequences where the weight is a sequence's; dropped ones too, since a rejection leaves
         the weights alone.
         """
+        import torch  # slow to import, and reading a run needs none of it
+
         if not self.batch_normalize:
             return None
         weights = torch.where(self.valid, self.before_drop.double(), 0.0)
@@ -100,6 +105,8 @@ class StagedBatch:
     @property
     def stage_counts(self) -> torch.Tensor:
         """Int64, one for each of ``stages.STAGE_COUNTS``."""
+        import torch  # slow to import, and reading a run needs none of it
+
         counts: list[torch.Tensor] = []
         for low, high in self.outside:
             counts += [low.sum(), high.sum(), low.any(dim=-1).sum(), high.any(dim=-1).sum()]
@@ -130,6 +137,8 @@ class _Effects(NamedTuple):
 
     def after(self, stage: Stage, low: torch.Tensor, high: torch.Tensor) -> _Effects:
         """Returns the effects with those of one more stage, which finds tokens below and above its bounds."""
+        import torch  # slow to import, and reading a run needs none of it
+
         hit = low | high
         if stage.action == "truncate":
             # A weight of 0 that is raised to a lower bound is 0 no more.
@@ -180,15 +189,15 @@ def apply_stages(
     Raises:
         ValueError: if a stage decides by the advantage, and the batch has none.
     """
-    statistics = StageStatistics(observation, log_clamp)
-    valid, nowhere = observation.valid, torch.zeros_like(observation.valid)
+    statistics, valid = StageStatistics(observation, log_clamp), observation.valid
+    nowhere = valid & ~valid
     log_weight = statistics.log_weight(weight)
     clamped = nowhere if log_clamp is None else (log_weight.abs() > log_clamp) & valid
     outside = tuple(statistics.outside(stage) for stage in stages)
     effects = _Effects(statistics.clamped(log_weight).exp().expand(valid.shape), *(nowhere,) * 5)
     for stage, (low, high) in zip(stages, outside, strict=True):
         effects = effects.after(stage, low, high)
-    from_above = torch.stack([clamped & (log_weight > 0), *(high for _, high in outside)]).any(dim=0)
+    from_above = reduce(or_, (high for _, high in outside), clamped & (log_weight > 0))
     classes = effects.classes(valid, clamped)
     modified = valid & ~classes["kept"]
     return StagedBatch(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
-
 from ratioscope.correction.stages import WEIGHT_LEVELS
 from ratioscope.numerics import FLOAT32_MAX, halves, row_sum
 
 if TYPE_CHECKING:
+    import torch
+
     from ratioscope.batch.observation import Observation
     from ratioscope.correction.stages import Stage, Weight
 
@@ -35,6 +35,8 @@ class StageStatistics:
 
     def log_weight(self, weight: Weight) -> torch.Tensor:
         """Returns the logarithm of a rule's weight before the clamp: float32, ``(B, T)`` or ``(B, 1)``."""
+        import torch  # slow to import, and reading a run needs none of it
+
         if weight == "one":
             return torch.zeros_like(self._observation.log_ratio)
         return self._log_ratio(WEIGHT_LEVELS[weight])
@@ -49,6 +51,8 @@ class StageStatistics:
         Raises:
             ValueError: if the stage decides by the advantage, and the batch has none.
         """
+        import torch  # slow to import, and reading a run needs none of it
+
         values = self._values(stage)
         none = torch.zeros_like(values, dtype=torch.bool)
         low = none if stage.lower is None else values < stage.lower
@@ -90,6 +94,8 @@ class StageStatistics:
         """Returns a statistic other than the ratio: float64 ``(B, T)``, 0 where not valid."""
         # float64: k3 of nearly equal policies is a difference of nearly equal numbers. Each but the last is 0 where d
         # is, so it needs no mask.
+        import torch  # slow to import, and reading a run needs none of it
+
         d = self.clamped(self._observation.log_ratio).double()
         if statistic in {"binary_kl", "probability_difference", "abs_probability_difference"}:
             return torch.where(self._valid, self._of_probabilities(statistic), 0.0)
@@ -108,6 +114,8 @@ class StageStatistics:
         return torch.where(self._valid, d.abs().exp(), 0.0)
 
     def _of_probabilities(self, statistic: str) -> torch.Tensor:
+        import torch  # slow to import, and reading a run needs none of it
+
         p, q = self._observation.train.double().exp(), self._observation.rollout.double().exp()
         if statistic != "binary_kl":
             return p - q if statistic == "probability_difference" else (p - q).abs()
@@ -117,12 +125,16 @@ class StageStatistics:
 
     def _row_max(self, values: torch.Tensor) -> torch.Tensor:
         # One more column, because amax refuses a batch without any.
+        import torch  # slow to import, and reading a run needs none of it
+
         padded = torch.nn.functional.pad(torch.where(self._valid, values, -torch.inf), (0, 1), value=-torch.inf)
         return padded.amax(dim=-1, keepdim=True)
 
     @cached_property
     def _segments(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Number of each token's run of masked-in tokens, int64 ``(B, T)``, and float64 valid tokens of that run."""
+        import torch  # slow to import, and reading a run needs none of it
+
         masked_in = self._observation.masked_in
         starts = masked_in & ~torch.nn.functional.pad(masked_in[:, :-1], (1, 0))[:, : masked_in.shape[-1]]
         segment = starts.cumsum(dim=-1)
