@@ -163,16 +163,6 @@ def _presets() -> Iterator[list[str]]:
         yield [_code(name), _options(preset), _cell(rule.words()), remarks]
 
 
-def _batch() -> Iterator[list[str]]:
-    for name, values in one_batch().items():
-        yield [_code(name), _given(PRESETS[name].example), *map(_number, values)]
-
-
-def _refused() -> Iterator[list[str]]:
-    for one in REFUSED:
-        yield [_code(one.name), _cell(one.reason)]
-
-
 def _differs(preset: Preset) -> bool:
     """Returns whether a preset does nothing without the options of its example."""
     if inspect.Parameter.empty in preset.options.values():

@@ -19,13 +19,6 @@ def halves(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return coarse, values - coarse
 
 
-def dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Returns the sum of products, without a tensor of them; never -0, because -0 + 0 has other bits."""
-    import torch  # slow to import, and reading a run needs none of it
-
-    return torch.dot(x.reshape(-1), y.reshape(-1)) + 0.0
-
-
 def row_sum(values: torch.Tensor) -> torch.Tensor:
     """Returns the sum of each row, exact wherever the row's multiples of 2**-20 and the rest each are."""
     coarse, rest = halves(values)
