@@ -255,3 +255,55 @@ def test_xtuners_mask_stands_beside_its_clamp() -> None:
     assert [(stage.action, stage.lower, stage.upper) for stage in rule.stages] == [("drop", 0.5, 5), ("truncate", 0, 5)]
     rule = rs.Correction.preset("xtuner/rollout_is", rollout_is_mode="mask", rollout_is_threshold=(2, 0.5))
     assert [(stage.action, stage.lower, stage.upper) for stage in rule.stages] == [("drop", 0.5, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "clamp"),
+    [
+        ("open-instruct/rho", {"rho_mask_sequence_level": True, "rho_clamp_upper_bound": 0.0}, 10.0),
+        ("open-instruct/sequence", {"rho_mask_lower_bound": 0.0, "rho_mask_upper_bound": 1e9}, 10.0),
+        ("ms-swift/sequence_truncate", {"rollout_importance_sampling_threshold": 1e9}, 20.0),
+    ],
+)
+@pytest.mark.parametrize("gap", [40.0, -40.0])
+def test_tokens_are_clamped_before_their_geometric_mean(
+    name: str, options: dict[str, Any], clamp: float, gap: float
+) -> None:
+    """One token of 40 nats among four weighs as one of the clamp's nats in its row's geometric mean."""
+    train = torch.tensor([[-50.0] * 4])
+    rollout = train.clone()
+    rollout[0, 3] -= gap
+    weights = rs.correct(train, rollout, torch.ones(1, 4), correction=rs.Correction.preset(name, **options))
+    expected = math.exp(math.copysign(clamp, gap) / 4)
+    assert weights.flatten().tolist() == pytest.approx([expected] * 4, rel=1e-6)
+
+
+def test_ms_swift_masks_rows_by_the_mean_of_clamped_tokens() -> None:
+    """A row whose geometric mean is above the bound only through what the clamp takes away is kept."""
+    rule = rs.Correction.preset("ms-swift/sequence_mask", rollout_importance_sampling_threshold=200.0)
+    train, rollout = torch.full((1, 4), -1.0), torch.tensor([[-1.0, -1.0, -1.0, -41.0]])
+    weights = rs.correct(train, rollout, torch.ones(1, 4), correction=rule)
+    assert weights[0].tolist() == pytest.approx([1.0, 1.0, 1.0, math.exp(20.0)], rel=1e-6)
+
+
+@pytest.mark.parametrize("by_sequence", [False, True])
+@pytest.mark.parametrize(("lower", "expected"), [(0.5, 0.5), (None, 0.0)])
+def test_nemo_raises_what_is_not_finite_to_the_lower_bound(
+    lower: float | None, expected: float, *, by_sequence: bool
+) -> None:
+    """NeMo-RL makes a weight that is not finite 0 first and truncates then, so a lower bound raises it."""
+    rule = rs.Correction.preset(
+        "nemo/tis",
+        truncated_importance_sampling_ratio=2.0,
+        truncated_importance_sampling_ratio_min=lower,
+        sequence_level_importance_ratios=by_sequence,
+    )
+    weights = rs.correct(torch.tensor([[-1.0]]), torch.tensor([[-200.0]]), torch.ones(1, 1), correction=rule)
+    assert weights.flatten().tolist() == [expected]
+
+
+def test_effective_sample_size_of_no_weight_is_zero() -> None:
+    """Where the rule sets every weight to 0, the effective sample size after the rule is 0 and not absent."""
+    rule = rs.Correction(level="token", action="mask", upper=2.0)
+    summary = rs.summarize(torch.full((2, 3), -1.0), torch.full((2, 3), -4.0), torch.ones(2, 3), correction=rule)
+    assert summary.metrics()["ratioscope/ess/corrected"] == 0.0

@@ -396,7 +396,7 @@ def pareto_k(log_weights: Array) -> float | None:
 
 
 def _ess(w: Array) -> float:
-    return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
+    return float(w.sum() ** 2 / (len(w) * (w**2).sum())) if w.any() else 0.0
 
 
 def _flat(rows: list[Array]) -> list[float]:

@@ -42,6 +42,7 @@ class PlainRule:
     weight: str = "token"
     log_clamp: float | None = None
     batch_normalize: bool = False
+    clamp_tokens: bool = False
 
 
 @dataclass
@@ -122,7 +123,7 @@ def statistic(name: str, token: Token, clamp: float) -> float:
     }[name]
 
 
-def values(stage: PlainStage, row: Sequence[Token], clamp: float) -> list[float]:
+def values(stage: PlainStage, row: Sequence[Token], clamp: float, *, clamp_tokens: bool = False) -> list[float]:
     """The statistic at the stage's level, for each token of a row."""
     found = [statistic(stage.statistic, token, clamp) for token in row]
     if stage.level in {"token", "any"}:
@@ -136,6 +137,8 @@ def values(stage: PlainStage, row: Sequence[Token], clamp: float) -> list[float]
     for group in groups:
         if stage.statistic == "ratio":
             logs = [row[k].l for k in group]
+            if clamp_tokens and stage.level == "geometric":
+                logs = [min(max(log, -clamp), clamp) for log in logs]
             if stage.level == "max":
                 total = max(logs)
             else:
@@ -149,11 +152,12 @@ def values(stage: PlainStage, row: Sequence[Token], clamp: float) -> list[float]
     return out
 
 
-def hits(stage: PlainStage, row: Sequence[Token], clamp: float) -> list[str]:
+def hits(stage: PlainStage, row: Sequence[Token], clamp: float, *, clamp_tokens: bool) -> list[str]:
     """For each token ``"low"``, ``"high"`` or nothing."""
     low = -math.inf if stage.lower is None else stage.lower
     high = math.inf if stage.upper is None else stage.upper
-    found = ["high" if value > high else "low" if value < low else "" for value in values(stage, row, clamp)]
+    statistics = values(stage, row, clamp, clamp_tokens=clamp_tokens)
+    found = ["high" if value > high else "low" if value < low else "" for value in statistics]
     if stage.level == "any":
         found = [max(found, key=["", "low", "high"].index)] * len(row)
     acts = {
@@ -177,10 +181,14 @@ def weigh(rule: PlainRule, row: Sequence[Token]) -> list[list[str]]:
         log = math.fsum(other.l for other in group) / (1 if rule.weight == "sequence" else len(group))
         log = 0.0 if rule.weight == "one" else log
         token.raw = math.exp(log)
-        token.weight = math.exp(min(max(log, -clamp), clamp))
+        end = min(max(log, -clamp), clamp)
         token.clamped = abs(log) > clamp
-        token.sides = ["high"] if token.clamped and log > 0 else []
-    every = [hits(stage, row, clamp) for stage in rule.stages]
+        if rule.clamp_tokens and rule.weight == "geometric":
+            end = math.fsum(min(max(other.l, -clamp), clamp) for other in group) / len(group)
+            token.clamped = any(abs(other.l) > clamp for other in group)
+        token.weight = math.exp(end)
+        token.sides = ["high"] if token.clamped and log > end else []
+    every = [hits(stage, row, clamp, clamp_tokens=rule.clamp_tokens) for stage in rule.stages]
     for stage, found in zip(rule.stages, every, strict=True):
         for token, side in zip(row, found, strict=True):
             if side:

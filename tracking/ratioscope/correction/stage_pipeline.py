@@ -172,7 +172,13 @@ class _Effects(NamedTuple):
 
 
 def apply_stages(
-    observation: Observation, stages: Sequence[Stage], *, weight: Weight, log_clamp: float | None, batch_normalize: bool
+    observation: Observation,
+    stages: Sequence[Stage],
+    *,
+    weight: Weight,
+    log_clamp: float | None,
+    clamp_tokens: bool,
+    batch_normalize: bool,
 ) -> StagedBatch:
     """Sends a batch through stages, without a host sync.
 
@@ -184,20 +190,21 @@ def apply_stages(
         stages: the stages in order.
         weight: the weight that they act on.
         log_clamp: the safety clamp of logarithms, in nats; None for no clamp.
+        clamp_tokens: whether a geometric mean is one of clamped tokens.
         batch_normalize: whether the loss divides weights by their mean over the batch.
 
     Raises:
         ValueError: if a stage decides by the advantage, and the batch has none.
     """
-    statistics, valid = StageStatistics(observation, log_clamp), observation.valid
+    statistics, valid = StageStatistics(observation, log_clamp, clamp_tokens=clamp_tokens), observation.valid
     nowhere = valid & ~valid
     log_weight = statistics.log_weight(weight)
-    clamped = nowhere if log_clamp is None else (log_weight.abs() > log_clamp) & valid
+    clamped_log_weight, clamped = statistics.clamped_log_weight(weight)
     outside = tuple(statistics.outside(stage) for stage in stages)
-    effects = _Effects(statistics.clamped(log_weight).exp().expand(valid.shape), *(nowhere,) * 5)
+    effects = _Effects(clamped_log_weight.exp().expand(valid.shape), *(nowhere,) * 5)
     for stage, (low, high) in zip(stages, outside, strict=True):
         effects = effects.after(stage, low, high)
-    from_above = reduce(or_, (high for _, high in outside), clamped & (log_weight > 0))
+    from_above = reduce(or_, (high for _, high in outside), clamped & (log_weight > clamped_log_weight))
     classes = effects.classes(valid, clamped)
     modified = valid & ~classes["kept"]
     return StagedBatch(

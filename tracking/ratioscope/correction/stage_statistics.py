@@ -25,13 +25,15 @@ class StageStatistics:
         observation: the batch.
         log_clamp: the log-ratio is clamped to plus or minus this before anything is computed of it, and a sequence's
             logarithm after it was summed; None for no clamp.
+        clamp_tokens: whether a geometric mean is one of clamped tokens.
     """
 
-    def __init__(self, observation: Observation, log_clamp: float | None) -> None:
+    def __init__(self, observation: Observation, log_clamp: float | None, *, clamp_tokens: bool = False) -> None:
         self._observation = observation
         self._valid = observation.valid
         self._n = observation.n_valid.unsqueeze(-1).clamp(min=1)
         self._clamp = log_clamp
+        self._by_token_clamp = clamp_tokens and log_clamp is not None
 
     def log_weight(self, weight: Weight) -> torch.Tensor:
         """Returns the logarithm of a rule's weight before the clamp: float32, ``(B, T)`` or ``(B, 1)``."""
@@ -40,6 +42,16 @@ class StageStatistics:
         if weight == "one":
             return torch.zeros_like(self._observation.log_ratio)
         return self._log_ratio(WEIGHT_LEVELS[weight])
+
+    def clamped_log_weight(self, weight: Weight) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the logarithm of a rule's weight after the clamp, and the valid tokens whose weight it changes."""
+        if self._clamp is None:
+            return self.log_weight(weight), self._valid & ~self._valid
+        if weight != "geometric" or not self._by_token_clamp:
+            log_weight = self.log_weight(weight)
+            return self.clamped(log_weight), (log_weight.abs() > self._clamp) & self._valid
+        beyond = ((self._observation.log_ratio.abs() > self._clamp) & self._valid).any(dim=-1, keepdim=True)
+        return self._clamped_mean(), beyond & self._valid
 
     def clamped(self, log_ratio: torch.Tensor) -> torch.Tensor:
         """Returns logarithms after the safety clamp."""
@@ -75,9 +87,15 @@ class StageStatistics:
         total = self._observation.row_log_ratio.unsqueeze(-1)
         return _float32(total / self._n if level == "geometric" else total)
 
+    def _clamped_mean(self) -> torch.Tensor:
+        """Returns each row's mean of clamped log-ratios: float32 ``(B, 1)``."""
+        return _float32(row_sum(self.clamped(self._observation.log_ratio).double()).unsqueeze(-1) / self._n)
+
     def _values(self, stage: Stage) -> torch.Tensor:
         """Returns the statistic at the stage's level, float32; meaningless for a sequence without a valid token."""
         level = "token" if stage.level == "any" else stage.level
+        if stage.statistic == "ratio" and level == "geometric" and self._by_token_clamp:
+            return self._clamped_mean().exp()
         if stage.statistic == "ratio":
             return self.clamped(self._log_ratio(level)).exp()
         by_token = self._by_token(stage.statistic).clamp(-FLOAT32_MAX, FLOAT32_MAX)

@@ -37,6 +37,7 @@ class StagedCorrection:
         weight: weight of a token before any stage, as in :data:`Weight`.
         log_clamp: logarithms are clamped to plus or minus this, in nats, before they are exponentiated; None for no
             clamp.
+        clamp_tokens: whether the clamp reaches tokens before their geometric mean is taken, and not the mean.
         batch_normalize: whether weights are divided by their mean over the batch.
         name: a preset's name, or the user's; not compared.
         sources: for each option of a preset, the name of the setting it was read from; not compared.
@@ -52,6 +53,7 @@ class StagedCorrection:
     batch_normalize: bool = False
     name: str | None = field(default=None, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    clamp_tokens: bool = False
 
     # A sequence's weight counts once for each of its tokens; stages decide on more than the ratios of one level.
     level: ClassVar[Literal["token"]] = "token"
@@ -95,7 +97,8 @@ class StagedCorrection:
         parts = [f"weights {_WEIGHT_WORDS[self.weight]}"]
         parts += [f"{stage.name} {stage.words()}" if stage.name else stage.words() for stage in self.stages]
         if self.log_clamp is not None:
-            parts.append(f"logarithms end at {self.log_clamp:g} nats")
+            whose = "tokens' logarithms" if self.clamp_tokens else "logarithms"
+            parts.append(f"{whose} end at {self.log_clamp:g} nats")
         if self.batch_normalize:
             parts.append("weights are divided by their mean over the batch")
         return "; ".join(parts)
@@ -121,4 +124,9 @@ class StagedCorrection:
         return {"mode": self.mode, **fields, "words": self.words()}
 
     def _options(self) -> dict[str, Any]:
-        return {"weight": self.weight, "log_clamp": self.log_clamp, "batch_normalize": self.batch_normalize}
+        return {
+            "weight": self.weight,
+            "log_clamp": self.log_clamp,
+            "clamp_tokens": self.clamp_tokens,
+            "batch_normalize": self.batch_normalize,
+        }

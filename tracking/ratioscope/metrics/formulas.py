@@ -70,9 +70,11 @@ def ess_raw(view: View, level: str) -> float | None:
 
 
 def ess_corrected(view: View) -> float | None:
-    """Effective sample size of the weights after the rule, as a fraction; None where all weights are zero."""
+    """Effective sample size of the weights after the rule, as a fraction; 0 where all weights are zero."""
     n, square = view.counts["corrected/n"], view.sums["corrected/w2"]
-    return view.corrected(view.sums["corrected/w"] ** 2 / (n * square) if n and square else None)
+    if not n:
+        return None
+    return view.corrected(view.sums["corrected/w"] ** 2 / (n * square) if square else 0.0)
 
 
 def max_weight_share(view: View, level: str) -> float | None:

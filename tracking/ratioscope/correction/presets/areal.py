@@ -47,7 +47,7 @@ def _rejection_sampling(
     return StagedCorrection(rejecting(statistic, agg if rows else "token", "drop", lower, upper), weight)
 
 
-_SOURCE = "areal/utils/data.py, areal/utils/functional.py"
+_SOURCE = "areal/utils/data.py, areal/utils/functional/functional.py"
 _BAND = {"upper": 2.0, "lower": 0.5}
 _BOUNDS = ("upper", "lower")
 _rows, _clamp = partial(_rejection_sampling, level="sequence"), partial(_rejection_sampling, action="clamp")

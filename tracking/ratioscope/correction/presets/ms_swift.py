@@ -8,14 +8,14 @@ from ratioscope.correction.presets.preset import Preset, opsm
 from ratioscope.correction.staged import StagedCorrection
 from ratioscope.correction.stages import Stage, StageAction, StageLevel, Weight
 
-_SOURCE = "swift/trainers/rlhf_trainer/grpo_trainer.py"
+_SOURCE = "swift/rlhf_trainers/grpo_trainer.py"
 
 
 def _clipped(
     level: StageLevel, action: StageAction, weight: Weight, *, rollout_importance_sampling_threshold: float = 2.0
 ) -> StagedCorrection:
     stage = Stage("ratio", level, action, None, rollout_importance_sampling_threshold)
-    return StagedCorrection((stage,), weight, log_clamp=20.0)
+    return StagedCorrection((stage,), weight, log_clamp=20.0, clamp_tokens=True)
 
 
 def _opsm(*, off_policy_sequence_mask_delta: float) -> StagedCorrection:

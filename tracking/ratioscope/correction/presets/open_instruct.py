@@ -30,7 +30,9 @@ def _rho(
         stages += (Stage("total_variation", "mean", "zero", *mask, advantage="outward"),)
     else:
         stages += rejecting("ratio", level, "zero", *mask)
-    return StagedCorrection(stages, "geometric" if rho_mask_sequence_level else "token", log_clamp=10.0)
+    return StagedCorrection(
+        stages, "geometric" if rho_mask_sequence_level else "token", log_clamp=10.0, clamp_tokens=True
+    )
 
 
 _SOURCE = "open_instruct/grpo_utils.py"

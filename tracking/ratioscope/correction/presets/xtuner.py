@@ -43,7 +43,7 @@ def _lower_first(name: str, value: Any) -> tuple[float, float]:
     return lower, upper
 
 
-_SOURCE = "xtuner/v1/rl/base/rollout_is.py"
+_SOURCE = "xtuner/v1/rl/rollout_is.py"
 _NOTE = "Thresholds are (upper, lower), against its docstring; without the first it corrects nothing"
 _EXAMPLE = {"rollout_is_threshold": (2.0, 0.5), "rollout_is_veto_threshold": (100.0, 0.2)}
 
