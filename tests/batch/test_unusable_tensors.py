@@ -18,8 +18,6 @@ RULE = ratioscope.Correction("token", "truncate", upper=2.0)
     [
         {"train_logps": LOGPS.to(torch.float8_e4m3fn)},
         {"rollout_logps": LOGPS.to_sparse()},
-        {"train_logps": LOGPS.to("meta"), "rollout_logps": LOGPS.to("meta")},
-        {"mask": LOGPS.to("meta")},
         {"mask": torch.ones(2, 4).to_sparse()},
         {"applied": "1.0"},
         {"applied": [[1.0] * 4] * 2},

@@ -73,10 +73,7 @@ def check_applied(applied: object) -> None:
 
 
 def _check_storage(name: str, tensor: torch.Tensor) -> None:
-    """Raises on a tensor without dense values: sparse, or on the meta device."""
-    if tensor.is_meta:
-        msg = f"got {name} on the meta device, which holds no values; expected a tensor with values"
-        raise ValueError(msg)
+    """Raises on a tensor of another layout, such as a sparse one."""
     if tensor.layout is not torch.strided and not tensor.is_nested:
         msg = f"got {name} of layout {tensor.layout}; expected a dense tensor. Convert it with .to_dense()."
         raise TypeError(msg)
