@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -183,3 +184,14 @@ def test_command_line_of_trl_is_recorded_through_its_launcher(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr[-3000:]
     with JournalReader(tmp_path / "out") as journal:
         assert [record.step for record in journal.records()] == [1, 2]
+
+
+def test_start_up_file_is_read_by_old_pythons() -> None:
+    """The start-up file has the syntax of Python 3.6, and no annotation that such a Python would evaluate."""
+    source = Path(sitecustomize.__file__).read_text()
+    tree = ast.parse(source, feature_version=(3, 6))
+    nodes = [*ast.walk(tree)]
+    assert "__future__" not in {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    evaluated = [node.annotation for node in nodes if isinstance(node, ast.arg | ast.AnnAssign)]
+    evaluated += [node.returns for node in nodes if isinstance(node, ast.FunctionDef)]
+    assert all(part is None or isinstance(part, ast.Constant | ast.Name) for part in evaluated)

@@ -12,6 +12,8 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.secrets import outgoing
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
 
@@ -21,7 +23,18 @@ class _Prefixed(logging.LoggerAdapter[logging.Logger]):
         return f"{self.logger.name}: {msg}", kwargs
 
 
-log = _Prefixed(logging.getLogger("ratioscope"))
+class _Outgoing(logging.Filter):
+    """Removes secrets and control characters from every line: exception texts quote URLs, headers and paths."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = outgoing(record.getMessage()), None
+        return True
+
+
+_logger = logging.getLogger("ratioscope")
+_logger.addFilter(_Outgoing())
+
+log = _Prefixed(_logger)
 """The package's only logger."""
 
 

@@ -10,6 +10,7 @@ Aim keeps runs in a repository, a folder or a server, and no run that is live in
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers.base import prefix_of
@@ -60,7 +61,7 @@ class AimTracker(ClientTracker):
         return {"run_id": run.hash, "repo": _repo(run)}
 
     def _where(self, run: Any) -> str:
-        return f"aim up --repo {_repo(run)}   (run {run.hash})"
+        return f"aim up --repo {shlex.quote(str(_repo(run)))}   (run {run.hash})"
 
     def _configure(self, run: Any, config: Mapping[str, Any]) -> None:
         run["ratioscope"] = dict(config)

@@ -31,6 +31,7 @@ def check_batch(
         if not isinstance(tensor, torch.Tensor):
             msg = f"got {name} of type {type(tensor).__name__}; expected a tensor of shape {expected}"
             raise TypeError(msg)
+        _check_storage(name, tensor)
         if tuple(tensor.shape) != expected:
             msg = f"got {name} of shape {tuple(tensor.shape)}; expected {expected}, the shape of train_logps. "
             msg += "Nothing is broadcast: expand or slice it to that shape."
@@ -47,4 +48,32 @@ def _check_logps(name: str, logps: torch.Tensor) -> None:
     if not logps.dtype.is_floating_point:
         msg = f"got {name} of dtype {logps.dtype}; expected floating-point log-probabilities. "
         msg += "Were token ids passed in their place?"
+        raise TypeError(msg)
+    if logps.dtype.itemsize < 2:
+        msg = (
+            f"got {name} of dtype {logps.dtype}; expected bfloat16, float16, float32 or float64. Convert with .float()."
+        )
+        raise TypeError(msg)
+    _check_storage(name, logps)
+
+
+def check_applied(applied: object) -> None:
+    """Raises if the applied weights are no dense floating-point tensor.
+
+    Raises:
+        TypeError: if they are anything else.
+    """
+    if applied is None:
+        return
+    if not isinstance(applied, torch.Tensor) or not applied.dtype.is_floating_point:
+        got = applied.dtype if isinstance(applied, torch.Tensor) else type(applied).__name__
+        msg = f"got applied of type {got}; expected a floating-point tensor of the weights that the loss uses"
+        raise TypeError(msg)
+    _check_storage("applied", applied)
+
+
+def _check_storage(name: str, tensor: torch.Tensor) -> None:
+    """Raises on a tensor of another layout, such as a sparse one."""
+    if tensor.layout is not torch.strided and not tensor.is_nested:
+        msg = f"got {name} of layout {tensor.layout}; expected a dense tensor. Convert it with .to_dense()."
         raise TypeError(msg)

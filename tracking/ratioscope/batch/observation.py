@@ -218,7 +218,8 @@ def _as_tensor(name: str, logps: Logps, mask: torch.Tensor) -> tuple[torch.Tenso
     if too_long is not None:
         msg = f"got a row of {too_long} log-probabilities; expected at most {width}, the mask's width"
         raise ValueError(msg)
-    values = torch.full((len(rows), width), torch.nan, device=mask.device)
+    # Not torch's default dtype, which a program may set to bfloat16.
+    values = torch.full((len(rows), width), torch.nan, dtype=torch.float32, device=mask.device)
     missing = torch.ones((len(rows), width), dtype=torch.bool, device=mask.device)
     for row, (given, absent) in enumerate(rows):
         values[row, : len(given)], missing[row, : len(given)] = given, absent

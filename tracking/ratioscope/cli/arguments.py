@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from ratioscope.runs import ACCEPTED
-from ratioscope.text import plain
+from ratioscope.secrets import outgoing
 
 PATH_HELP = ACCEPTED
 """Help of an argument that names a run."""
@@ -77,5 +78,13 @@ def sentence(text: str) -> str:
 
 
 def failure(error: BaseException) -> str:
-    """Puts type and message of an error on one line."""
-    return f"{type(error).__name__}: {plain(' '.join(str(error).split()))}"
+    """Puts type and message of an error on one line, without secrets and control characters."""
+    return outgoing(f"{type(error).__name__}: {error}")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser whose errors quote arguments without secrets and control characters."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the usage and one line, and exits with 2."""
+        super().error(outgoing(message))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
 from ratioscope.cli import check, compare, diagnose, panels, report, run, sweep, sync
-from ratioscope.cli.arguments import failure
+from ratioscope.cli.arguments import Parser, failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +18,7 @@ _INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns 0 if it succeeded, 1 if not; exits with 2 on wrong usage."""
-    parser = argparse.ArgumentParser(prog="ratioscope", description="See what the vLLM correction does to a GRPO run.")
+    parser = Parser(prog="ratioscope", description="See what the vLLM correction does to a GRPO run.")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
         command.add(commands)

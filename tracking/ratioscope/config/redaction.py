@@ -11,8 +11,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
-import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +19,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from ratioscope.config.secrets import MAX_TEXT, REDACTED, is_secret_name, redact_text
+from ratioscope.secrets import MAX_TEXT, REDACTED, environment_secrets, is_secret_name, redact_text
 
 __all__ = ["REDACTED", "redact"]
 
@@ -36,9 +34,6 @@ MAX_NODES = 20_000
 
 MAX_CHARACTERS = 1_000_000
 """Characters of text that are searched for secrets in total."""
-
-MIN_SECRET_LENGTH = 8
-"""Characters an environment variable's secret must have to be searched for in other text."""
 
 CUT = "[cut]"
 """Replaces values beyond a bound."""
@@ -68,7 +63,7 @@ class _Redactor:
         self.open: set[int] = set()
         self.nodes_left = MAX_NODES
         self.characters_left = MAX_CHARACTERS
-        self.known = _environment_secrets()
+        self.known = environment_secrets()
 
     def copy(self, value: Any, depth: int) -> Any:
         """Copies one value; an error inside it costs only that value."""
@@ -189,10 +184,3 @@ def _fields(value: Any) -> Iterator[tuple[Any, Any]] | None:
 
 def _sort_key(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-def _environment_secrets() -> re.Pattern[str] | None:
-    """Returns a pattern for the secrets that the environment holds, or None if it holds none."""
-    secrets = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= MIN_SECRET_LENGTH}
-    longest_first = sorted(secrets, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -190,4 +190,6 @@ class BoundedBatch:
         expected = self.loss_weights
         if applied.shape != expected.shape:
             return self.valid.sum()
-        return ((expected != applied.detach()) & self.valid).sum()
+        applied = applied.detach()
+        both_nan = (expected != expected) & (applied != applied)
+        return ((expected != applied) & ~both_nan & self.valid).sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -134,7 +135,8 @@ class Background(Tracker):
         target = self._sender.target
         if target is None:
             return ""
-        return f". Deliver them with: ratioscope sync {target.journal.path.parent.parent} --to {self.name}"
+        folder = target.journal.path.parent.parent
+        return f". Deliver them with: ratioscope sync {shlex.quote(str(folder))} --to {shlex.quote(self.name)}"
 
     def _serve(self) -> None:
         delay = FIRST_DELAY_S

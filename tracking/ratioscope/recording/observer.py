@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ratioscope.batch.checks import check_applied
 from ratioscope.batch.observation import Logps, Mask, Observation
 from ratioscope.correction.weights import Weighed, apply_rule
 from ratioscope.recording.windows import Windows
@@ -68,6 +69,7 @@ class Observer:
             observation = Observation.of(
                 train_logps, rollout_logps, mask, advantages=advantages, token_ids=token_ids, packing=packing
             )
+            check_applied(applied)
             if applied is not None and packing is not None and self.correction is not None:
                 applied = packing.pad("applied", applied, fill=False)
                 applied = applied if self.correction.level == "token" else applied[:, :1]

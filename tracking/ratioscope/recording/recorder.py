@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,12 @@ from ratioscope.incidents import Incidents
 from ratioscope.metrics.catalogue import keys
 from ratioscope.record import Record
 from ratioscope.recording.accelerate import AcceleratorHost
+from ratioscope.recording.given import numbers, whole_step
 from ratioscope.recording.observer import Observer
 from ratioscope.recording.output import Output, RunSetup
 from ratioscope.recording.ranks import is_main_rank
 from ratioscope.recording.token_texts import Decode, token_texts
+from ratioscope.secrets import outgoing
 from ratioscope.summary.host import HostSummary
 from ratioscope.trackers.base import RunContext
 from ratioscope.trackers.registry import ReportTo, resolve
@@ -87,6 +88,7 @@ class Recorder(Observer):
         on_finding: OnFinding = None,
     ) -> None:
         keys(detail)
+        run_name = None if run_name is None else outgoing(run_name)
         self._host = AcceleratorHost(accelerator)
         super().__init__(correction, group=self._host.group(group))
         self.incidents = Incidents()
@@ -171,12 +173,12 @@ class Recorder(Observer):
         self._changes = FindingChanges()
 
     def flush(self, *, step: int, split: str = "train") -> Record | None:
-        """Closes the window: merges it over ranks and sends it to the trackers. Never raises.
+        """Closes the window: merges it over ranks and sends it to the trackers. Every rank must call it.
 
-        Every rank must call it. It makes two collectives and one copy to the host.
+        Makes two collectives and one copy to the host. Raises TypeError for a step that is no integer.
 
         Args:
-            step: the trainer's global step.
+            step: the trainer's global step, an integer of Python, numpy or a tensor.
             split: the window to close.
 
         Returns:
@@ -188,7 +190,7 @@ class Recorder(Observer):
 
     def merge(self, *, step: int, split: str = "train") -> Record | None:
         """Closes the window and merges it over ranks: the first half of :meth:`flush`."""
-        start = time.perf_counter()
+        step, start = whole_step(step), time.perf_counter()
         self._reaction.act()
         with self.incidents.guard("merging ranks"):
             record = self._windows.close(split, step=step, stop=self._reaction.wants_stop)
@@ -199,7 +201,7 @@ class Recorder(Observer):
         return None
 
     def relay(self, logs: Mapping[str, Any], *, step: int, split: str = "train", record: Record | None = None) -> None:
-        """Stores and sends a trainer's own log, together with the window's record if there is one. Never raises.
+        """Stores and sends a trainer's own log, together with the window's record if there is one.
 
         Args:
             logs: the trainer's log; entries that are no finite number are left out.
@@ -207,11 +209,9 @@ class Recorder(Observer):
             split: ``"train"`` or ``"eval"``.
             record: the window's record.
         """
-        if record is None:
-            record = Record(step, split, time.time(), {}, HostSummary.empty(self.correction))
+        record = record or Record(whole_step(step), split, time.time(), {}, HostSummary.empty(self.correction))
         with self.incidents.guard("relaying a log"):
-            finite = {key: float(x) for key, x in logs.items() if isinstance(x, int | float) and math.isfinite(x)}
-            self.write(replace(record, logs=finite))
+            self.write(replace(record, logs=numbers(logs)))
 
     def write(self, record: Record) -> Record:
         """Stores a record and sends it: the second half of :meth:`flush`. Does nothing off rank 0; never raises.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def write_view(experiment: str, tracking_uri: str | None = None) -> str:
     path = f"/#/experiments/{entry.experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey={VIEW}"
     if uri.startswith(("http://", "https://")):
         return public_uri(uri) + path
-    return f"mlflow ui --backend-store-uri {public_uri(uri)}\nThen open http://127.0.0.1:5000{path}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(public_uri(uri))}\nThen open http://127.0.0.1:5000{path}"
 
 
 def check_version(version: str, where: str) -> None:

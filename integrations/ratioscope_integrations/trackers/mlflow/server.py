@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from ssl import SSLError
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from urllib.request import urlopen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from mlflow import MlflowClient
 
@@ -67,7 +69,13 @@ class Connection:
             return f"a run will be opened at {public_uri(self.uri)}"
         if self.uri.startswith("http"):
             return f"{public_uri(self.uri)}/#/experiments/{self.experiment_id or 0}/runs/{self.run_id}"
-        return f"mlflow ui --backend-store-uri {public_uri(self.uri)}   (run {self.run_id})"
+        return f"mlflow ui --backend-store-uri {shlex.quote(public_uri(self.uri))}   (run {self.run_id})"
+
+
+def database_uri(output_dir: Path) -> str:
+    """Returns the URI of a database in a folder; MLflow decodes ``%`` and would cut the path at ``?`` or ``#``."""
+    path = output_dir.resolve().as_posix().replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    return f"sqlite:///{path}/mlflow.db"
 
 
 def uri_is_set() -> bool:

@@ -20,7 +20,7 @@ from ratioscope.trackers.base import Tracker
 from ratioscope_integrations.trackers.mlflow.artifacts import RunArtifacts
 from ratioscope_integrations.trackers.mlflow.config import finding_tags, log_config
 from ratioscope_integrations.trackers.mlflow.schedule import PictureSchedule
-from ratioscope_integrations.trackers.mlflow.server import Connection, public_uri, uri_is_set
+from ratioscope_integrations.trackers.mlflow.server import Connection, database_uri, public_uri, uri_is_set
 from ratioscope_integrations.trackers.mlflow.source import address, read_run
 from ratioscope_integrations.trackers.mlflow.stored import StoredWindows
 from ratioscope_integrations.trackers.names import UniqueNames
@@ -76,7 +76,7 @@ class MlflowTracker(Tracker):
         if live is not None:
             connection.run_id, connection.experiment_id = live.info.run_id, live.info.experiment_id
         elif run.output_dir is not None and not uri_is_set():
-            connection.uri = f"sqlite:///{run.output_dir.resolve().as_posix()}/mlflow.db"
+            connection.uri = database_uri(run.output_dir)
             connection.artifact_root = (run.output_dir.resolve() / "mlartifacts").as_uri()
         self._owned = connection.run_id is None and run.ours
         connection.run_id = connection.run_id or (run.identity or {}).get("run_id")

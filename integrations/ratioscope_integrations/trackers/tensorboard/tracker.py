@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from importlib import import_module
 from pathlib import Path
@@ -62,7 +63,7 @@ class TensorBoardTracker(Tracker):
             self._writer = getattr(run.reporter, "tb_writer", None)
         if self._writer is None:
             return False
-        self._location = f"tensorboard --logdir {_log_dir(self._writer)}"
+        self._location = f"tensorboard --logdir {shlex.quote(str(_log_dir(self._writer)))}"
         self._writer.add_text("ratioscope/config", f"```json\n{json.dumps(run.config, indent=2, default=str)}\n```")
         return True
 

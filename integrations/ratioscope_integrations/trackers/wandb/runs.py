@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
 import threading
@@ -95,7 +96,7 @@ def location(run: wandb.Run) -> str:
         return "disabled"
     if run.offline:  # checked first, because W&B warns if an offline run is asked for its address
         folder = os.path.dirname(run.dir)
-        return f"{folder}   (offline; to upload: wandb sync {folder})"
+        return f"{folder}   (offline; to upload: wandb sync {shlex.quote(str(folder))})"
     return str(run.url)
 
 

@@ -2,9 +2,10 @@
 
 Python imports a module with this name at its start. This one arranges only that a function is called after the import
 of a certain module; most processes of a program never import that module. Standard library only.
-"""
 
-from __future__ import annotations
+A program may start other Pythons, from 3.6 on, which import this file too: its syntax is theirs, so annotations are
+quoted, and it does nothing in them.
+"""
 
 import importlib.abc
 import importlib.util
@@ -27,25 +28,25 @@ VARIABLE = "RATIOSCOPE_RUN"
 class _Waiting(importlib.abc.MetaPathFinder):
     """Finds each awaited module once, through the finders after this one."""
 
-    def __init__(self, after: dict[str, str], options: dict[str, object]) -> None:
+    def __init__(self, after: "dict[str, str]", options: "dict[str, object]") -> None:
         self._after, self._options = after, options
 
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # the protocol of finders
-        target: ModuleType | None = None,
-    ) -> ModuleSpec | None:
+        path: "Sequence[str] | None",  # the protocol of finders
+        target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
         function = self._after.pop(fullname, None)
         spec = None if function is None else importlib.util.find_spec(fullname)
         if function is not None and spec is not None and spec.loader is not None:
             self._call_after(spec.loader, function)
         return spec
 
-    def _call_after(self, loader: importlib.abc.Loader, function: str) -> None:
+    def _call_after(self, loader: "importlib.abc.Loader", function: str) -> None:
         execute = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: "ModuleType") -> None:
             execute(module)
             try:
                 name, _, attribute = function.partition(":")
@@ -69,7 +70,7 @@ def _run_shadowed() -> None:
 
 def _install() -> None:
     request = json.loads(os.environ.get(VARIABLE, "{}"))
-    if request.get("after"):
+    if request.get("after") and sys.version_info >= (3, 11):
         sys.meta_path.insert(0, _Waiting(request["after"], request["options"]))
 
 

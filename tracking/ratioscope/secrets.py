@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
-__all__ = ["REDACTED", "is_secret_name", "redact_text"]
+from ratioscope.secret_formats import SHAPES
+from ratioscope.text import plain
+
+__all__ = ["REDACTED", "environment_secrets", "is_secret_name", "outgoing", "redact_text"]
 
 REDACTED = "[redacted]"
 """Replaces a secret."""
@@ -13,9 +19,13 @@ REDACTED = "[redacted]"
 MAX_TEXT = 8_192
 """Characters that are kept of one text."""
 
+MIN_SECRET_LENGTH = 8
+"""Characters an environment variable's secret must have to be searched for in other text."""
+
 SLACK = 4_096
 """Characters read beyond the limit, so that a secret that the limit cuts in two is still recognized."""
 
+_BREAKS = re.compile(r"\s*[\r\n\t\v\f\u2028\u2029]\s*")
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -25,22 +35,45 @@ def _words(text: str) -> frozenset[str]:
 
 _SECRET_WORDS = _words(
     "secret secrets password passwords passwd passphrase passcode pwd credential credentials creds cred "
+    "otp totp mfa csrf xsrf mnemonic webhook webhooks dsn authz hmac cvv "
     "authorization apikey apikeys accesskey privatekey secretkey authtoken accesstoken hftoken hubtoken apitoken "
     "cookie cookies bearer jwt"
 )
 """Words that make any name a secret's."""
 
-_SECRET_ENDINGS = ("password", "passwd", "apikey", "secretkey", "accesskey", "privatekey", "authtoken", "accesstoken")
+_SECRET_ENDINGS = (
+    *("password", "passwd", "apikey", "secretkey", "accesskey", "privatekey", "authtoken", "accesstoken"),
+    *("dbpass", "dbpwd", "sshkey", "sessionid", "connectionstring", "connstr", "hftok", "webhookurl"),
+)
 """Endings of words that make any name a secret's, as in ``dbpassword``."""
 
-_SECRET_LAST_WORDS = frozenset({"auth", "pat", "signature", "sig"})
+_SECRET_LAST_WORDS = frozenset({"auth", "pat", "signature", "sig", "pw", "pin", "pem", "cert", "sas", "verifier"})
 """Words that name a secret only when they end the name."""
+
+_SECRET_ALONE = frozenset({"hf", "tok", "access", "refresh", "private", "sid"})
+"""Words that name a secret only as a whole key; in a sentence (``access: denied``) they are plain words."""
+
+_SECRET_PAIRS = frozenset(
+    {("id", suffix) for suffix in ("rsa", "dsa", "ecdsa", "ed")}
+    | {(before, "phrase") for before in ("seed", "recovery", "pass", "backup")}
+    | {(before, word) for before in ("recovery", "backup", "verification", "otp") for word in ("code", "codes")}
+    | {("connection", "string"), ("conn", "string"), ("conn", "str"), ("connection", "str"), ("session", "id")}
+    | {
+        ("account", "json"),
+        ("account", "credentials"),
+        ("pass", "word"),
+        ("hf", "tok"),
+        ("api", "tok"),
+        ("auth", "tok"),
+    }
+)
+"""Two words in a row that make any name a secret's."""
 
 _OWNERS = _words(
     "api access auth private secret hf hub huggingface wandb openai anthropic github gh gitlab azure aws gcp google "
     "mlflow databricks comet neptune clearml swanlab trackio bearer refresh session service account client user "
     "admin bot id oauth deploy personal security signing encryption ssh master storage shared license subscription "
-    "db"
+    "db kms webhook sentry slack discord telegram stripe twilio npm pypi docker"
 )
 """Words before ``key``, ``keys``, ``token`` or ``pass`` that make it a secret."""
 
@@ -62,21 +95,14 @@ _AFTER_SECRET_TOKEN = frozenset({"value", "str", "string", "prod", "production",
 _ABOUT_SECRET = frozenset({"path", "file", "dir", "env", "name", "type", "id", "ids", "expiry", "level", "url"})
 """Words after ``token`` or ``key`` with which the name describes the secret and does not hold it."""
 
-_SHAPES = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|hf_(?=[A-Za-z]*\d)[A-Za-z0-9]{8,}|hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}"
-    r"|(?<![A-Za-z0-9])sk-(?:(?=[\w-]{0,64}\d)[\w-]{12,}|[A-Za-z0-9]{20,})"
-    r"|gh[opusr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{12,}|AIza[\w-]{30,}|xox[a-z]-[\w-]{8,}|nvapi-[\w-]{16,}|dapi[0-9a-f]{32}|wandb_v1_\w{8,}"
-    r"|eyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)*",
-    re.DOTALL,
-)
 _USER_INFO = re.compile(
     r"""([A-Za-z][A-Za-z0-9+.-]{0,30}://)
         (?:[^\s/?\#"'<>]{1,2048}@ | [^\s"'<>@/:]{0,256}:(?!\d{1,5}(?:[/?\#]))[^\s"'<>@]{1,2048}@)""",
     re.VERBOSE,
 )
-_SCHEMES = re.compile(r"\b(bearer|basic)(\s+)(?!\[redacted\])[A-Za-z0-9+/._~-]{8,}=*", re.IGNORECASE)
+_SCHEMES = re.compile(
+    r"\b(bearer|basic(?=\s+\S*(?-i:[0-9=A-Z])))(\s+)(?!\[redacted\])[A-Za-z0-9+/._~-]{8,}=*", re.IGNORECASE
+)
 _HEADERS = re.compile(
     r"""(\b(?:authorization|cookie)["']?\s{0,4}[:=]\s{0,4}["']?)(?!\[redacted\])[^"'\r\n]+""", re.IGNORECASE
 )
@@ -91,7 +117,7 @@ _ASSIGNED = re.compile(
 _NOT_SECRET = frozenset({"", "None", "none", "null", "True", "False", "true", "false", REDACTED})
 
 
-def is_secret_name(name: Any) -> bool:
+def is_secret_name(name: Any, *, in_text: bool = False) -> bool:
     """Returns whether a setting of this name holds a secret.
 
     Words are compared whole, whatever joins them: ``hub_token``, ``x-api-key`` and ``wandbApiKey`` name secrets,
@@ -99,6 +125,7 @@ def is_secret_name(name: Any) -> bool:
 
     Args:
         name: a key, a flag or a variable's name; a value that is no text is no secret's name.
+        in_text: True for a word of a sentence, where a short key such as ``access`` is no name.
     """
     if not isinstance(name, str):
         return False
@@ -108,6 +135,10 @@ def is_secret_name(name: Any) -> bool:
     if any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in words):
         return True
     if words[-1] in _SECRET_LAST_WORDS or words == ["pass"]:
+        return True
+    if not in_text and len(words) == 1 and words[0] in _SECRET_ALONE:
+        return True
+    if not _SECRET_PAIRS.isdisjoint(pairwise(words)):
         return True
     around = zip(["", *words], words, [*words[1:], ""], strict=False)
     return any(_is_secret_key(before, word, after) for before, word, after in around)
@@ -134,7 +165,7 @@ def redact_text(text: str, known: re.Pattern[str] | None = None) -> str:
     clean = text[: MAX_TEXT + SLACK].encode("utf-8", "replace").decode("utf-8")
     if known is not None:
         clean = known.sub(REDACTED, clean)
-    clean = _SHAPES.sub(REDACTED, clean)
+    clean = SHAPES.sub(REDACTED, clean)
     clean = _USER_INFO.sub(rf"\1{REDACTED}@", clean)
     clean = _HEADERS.sub(rf"\1{REDACTED}", clean)
     clean = _SCHEMES.sub(rf"\1\2{REDACTED}", clean)
@@ -159,7 +190,36 @@ def _without_assigned(text: str) -> str:
     for match in _ASSIGNED.finditer(text):
         kind = next(kind for kind in ("double", "single", "escaped", "bare") if match[kind] is not None)
         start, end = match.span(kind)
-        if start >= done and is_secret_name(match["flag"] or match["name"]) and match[kind] not in _NOT_SECRET:
+        if (
+            start >= done
+            and is_secret_name(match["flag"] or match["name"], in_text=True)
+            and match[kind] not in _NOT_SECRET
+        ):
             pieces += [text[done:start], REDACTED]
             done = end
     return "".join([*pieces, text[done:]])
+
+
+def environment_secrets() -> re.Pattern[str] | None:
+    """Returns a pattern for the secrets that the environment holds, or None if it holds none."""
+    named = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= MIN_SECRET_LENGTH}
+    secrets = {value for value in named if not os.path.exists(value)}  # PWD and SSL_CERT hold paths
+    longest_first = sorted(secrets, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
+def outgoing(text: str) -> str:
+    """Makes a text safe to leave the process: one line, without secrets and without control characters.
+
+    Every log line, printed error, run name and log key passes here.
+
+    Args:
+        text: a text that may quote an exception, a path or a user's input.
+    """
+    return plain(_BREAKS.sub(" ", redact_text(text, known=environment_secrets())))
+
+
+@lru_cache(maxsize=4096)
+def outgoing_key(key: str) -> str:
+    """Returns a log's key as it is stored and sent; unchanged but for secrets, NUL and halves of surrogate pairs."""
+    return redact_text(key, known=environment_secrets()).replace("\0", "\N{REPLACEMENT CHARACTER}")
