@@ -87,6 +87,8 @@ SAMPLING = {
     "Qwen's defaults and penalty 1.05": _sampled(f"{_CUT} {_SCALED}", replace(_QWEN, repetition_penalty=1.05)),
     "repetition penalty 1.3": _sampled("sampling_settings unexplained", Sampling(repetition_penalty=1.3)),
     "presence penalty 0.8": _sampled("sampling_settings unexplained", Sampling(presence_penalty=0.8)),
+    "top_p 0.8 from window 8": _sampled(f"{_CUT} wrong_weights", Sampling(top_p=0.8), sampling_from=8),
+    "temperature 0.6 from window 8": _sampled(f"{_SCALED} wrong_weights", Sampling(temperature=0.6), sampling_from=8),
     "banned tokens": _sampled(f"sampling_settings {_CUT}", Sampling(banned=20)),
 }
 """Settings of the sampler that the trainer does not share."""
@@ -99,6 +101,12 @@ WEIGHTS = {
     "restarts with old weights": _broken("wrong_weights", arrival=hurt.restarts(20), rate=0.05, windows=30),
     "loads other weights": _broken("wrong_weights", arrival=hurt.loads(8, _scaled)),
     "grows between syncs": _broken("grows_between_syncs", arrival=hurt.syncs_every(5), rate=0.05, windows=30),
+    "one rank never synced": _broken(
+        "stale_weights mispaired_rows unexplained", rank_arrival=hurt.stops(0), rate=0.05, windows=24
+    ),
+    "one rank restarts with old weights": _broken(
+        "wrong_weights mispaired_rows unexplained", rank_arrival=hurt.restarts(12), rate=0.08, windows=24
+    ),
     "other experts": _broken("other_experts", experts=8, engine=Runtime(chunks=4, misrouted=0.1)),
 }
 """Weights that do not arrive, or are not computed alike."""
@@ -183,6 +191,9 @@ HEALTHY = {
     "one step old, float32": _healthy(stale=1, rate=0.005, **_F32),
     "one step old": _healthy(stale=1, rate=0.02),
     "four steps old": _healthy(stale=4, rate=0.02),
+    "one step old, large steps": _healthy(stale=1, rate=0.06),
+    "four steps old, large steps": _healthy(stale=4, rate=0.05, windows=24),
+    "mixture, one step old": _healthy(experts=8, stale=1),
     "one step old, warmup": _healthy(stale=1, rate=0.03, schedule=lambda part: min(1.0, 2.0 * part), windows=24),
     "one step old, float32, warmup": _healthy(
         stale=1, rate=0.03, schedule=lambda part: min(1.0, 2.0 * part), windows=24, **_F32

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Tensor = torch.Tensor
-HIDDEN, POOL = 48, 2048
-"""Width of hidden states, and number of contexts from which prompts are taken."""
+HIDDEN, POOL, RANKS = 48, 2048, 4
+"""Width of hidden states, number of contexts from which prompts are taken, and ranks."""
 
 
 @dataclass
@@ -57,6 +57,8 @@ class World:
         data_change: part of the run after which contexts come from another, sharper distribution.
         experts: number of experts, 0 for a dense net.
         arrival: replaces the weights of the design's staleness.
+        rank_arrival: weights that arrive at the last of four ranks alone.
+        sampling_from: window from which the sampler has its settings; before, it has none.
         damage: changes windows after scoring.
         settings: changes to the recorded config, by section.
     """
@@ -78,6 +80,8 @@ class World:
     data_change: float | None = None
     experts: int = 0
     arrival: Arrival | None = None
+    rank_arrival: Arrival | None = None
+    sampling_from: int = 0
     damage: tuple[Damage, ...] = ()
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -91,9 +95,9 @@ def train(world: World, seed: int) -> Iterator[Window]:
     for index in range(world.windows):
         part = index / world.windows
         hidden = _contexts(world, part, directions, generator)
-        arrival = world.arrival or (lambda now, past: past[max(0, now - world.stale)])
-        source = logits(arrival(index, history), hidden, world.engine, generator)
-        tokens, sampled = draw(source, world.sampling, world.length, generator)
+        source = _source(world, index, history, hidden, generator)
+        sampling = world.sampling if index >= world.sampling_from else Sampling()
+        tokens, sampled = draw(source, sampling, world.length, generator)
         scores = logits(history[-1], hidden, world.trainer, generator)
         logps = _of(scores / world.scoring_temperature, tokens)
         window = _window(world, logps, _of(source, tokens) if world.raw else sampled, index, generator)
@@ -126,6 +130,16 @@ def recorded(world: World) -> dict[str, Any]:
     for name, values in world.settings.items():
         sections.setdefault(name, {}).update(values)
     return sections
+
+
+def _source(world: World, index: int, history: list[Weights], hidden: Tensor, generator: torch.Generator) -> Tensor:
+    """Logits of the engine, rank by rank where one has other weights."""
+    arrival = world.arrival or (lambda now, past: past[max(0, now - world.stale)])
+    source = logits(arrival(index, history), hidden, world.engine, generator)
+    if world.rank_arrival is not None:
+        first = (world.rows - world.rows // RANKS) * world.length
+        source[first:] = logits(world.rank_arrival(index, history), hidden[first:], world.engine, generator)
+    return source
 
 
 def _contexts(world: World, part: float, directions: Tensor, generator: torch.Generator) -> Tensor:
