@@ -1,0 +1,84 @@
+"""Judge: what the diagnosis says of trainings, at their end and while they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ratioscope as rs
+from ratioscope.alerts.changes import FindingChanges
+from ratioscope.alerts.watch import FIRST_WINDOWS, GROWTH, MOST_BETWEEN
+from ratioscope.diagnosis import Diagnosis, Run, diagnose
+from ratioscope.record import Record
+from ratioscope.runs.pooled import PooledRun
+from tests.support.world.training import recorded, train
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.support.world.kinds import Kind
+    from tests.support.world.training import World
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict on one training.
+
+    Attributes:
+        diagnosis: at the end.
+        stopped: step at which ``on_finding="stop"`` would end the training; None if it would not.
+        right: names of causes that count as right.
+    """
+
+    diagnosis: Diagnosis
+    stopped: int | None
+    right: frozenset[str]
+
+    @property
+    def first(self) -> str | None:
+        """Name of the first finding above info."""
+        return next((finding.name for finding in self.diagnosis.findings if finding.level != "info"), None)
+
+    @property
+    def outcome(self) -> str:
+        """``right``, ``wrong`` or ``nothing`` for a fault; ``healthy``, ``warning`` or ``error`` for none."""
+        if not self.right:
+            return {"error": "error", "warning": "warning"}.get(self.diagnosis.level, "healthy")
+        return "nothing" if self.first is None else "right" if self.first in self.right else "wrong"
+
+    @property
+    def wrong_errors(self) -> list[str]:
+        """Names of findings at error that are not right."""
+        findings = self.diagnosis.findings
+        return [finding.name for finding in findings if finding.level == "error" and finding.name not in self.right]
+
+
+def records(world: World, seed: int) -> Iterator[Record]:
+    """Yields a record per window."""
+    for window in train(world, seed):
+        summary = rs.summarize(window.train, window.rollout, window.mask)
+        # Checks compute from the state all that they need beside this count.
+        scalars = {"ratioscope/counts/tokens": float(summary.count("token/n"))}
+        yield Record(window.index + 1, "train", 0.0, scalars, summary.to_host())
+
+
+def judge(kind: Kind, seed: int) -> tuple[Verdict, Verdict]:
+    """Verdicts on a training without and with its recorded config."""
+    made = list(records(kind.world, seed))
+    known = verdict(made, recorded(kind.world), kind.truth | kind.named)
+    return verdict(made, {}, kind.truth), known
+
+
+def verdict(made: list[Record], config: Mapping[str, Any], right: frozenset[str]) -> Verdict:
+    """Verdict on records, diagnosed at the windows at which the live watch does it if it is never late."""
+    changes, run, stopped, due = FindingChanges(), Run(PooledRun(), config), None, FIRST_WINDOWS
+    if any(event.is_certain for event in changes.from_config(diagnose(run))):
+        stopped = 0
+    for step, record in enumerate(made, 1):
+        run.add(record)
+        if step < due:
+            continue
+        due = step + min(max(1, int(GROWTH * step)), MOST_BETWEEN)
+        if stopped is None and any(event.is_certain for event in changes.update(diagnose(run))):
+            stopped = step
+    return Verdict(diagnose(made, config), stopped, right)
