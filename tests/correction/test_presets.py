@@ -302,8 +302,8 @@ def test_nemo_raises_what_is_not_finite_to_the_lower_bound(
     assert weights.flatten().tolist() == [expected]
 
 
+def test_effective_sample_size_of_no_weight_is_zero() -> None:
     """A rule that sets every weight to 0 leaves an effective sample size of 0, not an absent one."""
-    """Where the rule sets every weight to 0, the effective sample size after the rule is 0 and not absent."""
     rule = rs.Correction(level="token", action="mask", upper=2.0)
     summary = rs.summarize(torch.full((2, 3), -1.0), torch.full((2, 3), -4.0), torch.ones(2, 3), correction=rule)
     assert summary.metrics()["ratioscope/ess/corrected"] == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import threading
 import time
 from dataclasses import replace
@@ -206,16 +207,17 @@ def test_health_takes_no_time_with_thousands_waiting(tmp_path: Path, server: Ser
 def test_close_is_bounded_and_reports_undelivered_rows(
     tmp_path: Path, server: Server, down: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Closing with a dead tracker takes the timeout at most, and reports the count and the command."""
+    """Closing with a dead tracker takes the timeout at most, and reports the count and a command that can be pasted."""
     server.hangs, server.failures = down == "hanging", 10**9
-    run = Run(tmp_path, Together(server), close_s=0.3)
+    folder = tmp_path / "g;touch x; y"
+    run = Run(folder, Together(server), close_s=0.3)
     run.write(*range(1, 8))
     start = time.monotonic()
     with caplog.at_level(logging.WARNING, logger="ratioscope"):
         run.close()
     assert time.monotonic() - start < 1.5
     (message,) = [each.getMessage() for each in caplog.records if "7 rows" in each.getMessage()]
-    assert f"ratioscope sync {tmp_path} --to fake" in message
+    assert f"ratioscope sync {shlex.quote(str(folder))} --to fake" in message
 
 
 def test_dead_trackers_are_waited_for_at_the_same_time(tmp_path: Path) -> None:

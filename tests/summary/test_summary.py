@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -127,11 +127,11 @@ def test_completions_over_one_nat(row: list[float], over: float) -> None:
     assert metrics[f"{OWN}row/abs_mean_max"] == pytest.approx(np.abs(row).mean(), rel=1e-6)
 
 
-def test_all_masked_has_no_corrected_sample_size() -> None:
-    """If the rule masks everything, the corrected mean is 0 and the corrected effective sample size is absent."""
+def test_all_masked_leaves_a_sample_size_of_zero() -> None:
+    """If the rule masks everything, the corrected mean and the corrected effective sample size are 0."""
     metrics = summary_of([[0.5, 0.9]], rs.Correction("token", "mask", upper=1.2)).metrics()
     assert metrics[f"{OWN}corrected/mean"] == metrics[f"{OWN}corrected/max"] == 0.0
-    assert f"{OWN}ess/corrected" not in metrics
+    assert metrics[f"{OWN}ess/corrected"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -303,6 +303,20 @@ def test_one_wrong_weight_counts_at_valid_tokens_only() -> None:
     where_masked = torch.where(mask.bool(), weights, above)
     for applied, disagreements in ((weights, 0), (where_masked, 0), (where_valid, 1), (weights * NAN, 1)):
         summary = rs.RatioSummary.observe(observation, correction=CAP, applied=applied)
+        assert summary.count("disagreements") == disagreements
+
+
+@pytest.mark.parametrize("action", ["truncate", "mask"])
+def test_nan_in_both_weights_is_no_disagreement(action: Literal["truncate", "mask"]) -> None:
+    """A completion of opposite infinities, whose log-ratios add to NaN, agrees with weights of NaN and no other."""
+    train, rollout, mask = torch.full((1, 32), -1.0), torch.full((1, 32), -1.0), torch.ones(1, 32)
+    train[0, 3::2], rollout[0, 2::2] = -INF, -INF  # the first two tokens are usable, so the completion counts
+    rule = rs.Correction("sequence", action, upper=2.0)
+    weights = rs.correct(train, rollout, mask, correction=rule)
+    assert weights.isnan().all()
+    observation = rs.Observation.of(train, rollout, mask)
+    for applied, disagreements in ((weights, 0), (torch.ones_like(weights), 1)):
+        summary = rs.RatioSummary.observe(observation, correction=rule, applied=applied)
         assert summary.count("disagreements") == disagreements
 
 

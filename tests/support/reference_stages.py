@@ -255,8 +255,7 @@ def account(rule: PlainRule, *batches: Batch) -> dict[str, float]:
         f"{OWN}corrected/mean": kept.mean() * scale,
         f"{OWN}corrected/max": kept.max() * scale,
     }
-    if kept.any():
-        out[f"{OWN}ess/corrected"] = kept.sum() ** 2 / (len(kept) * (kept**2).sum())
+    out[f"{OWN}ess/corrected"] = kept.sum() ** 2 / (len(kept) * (kept**2).sum()) if kept.any() else 0.0
     return out
 
 

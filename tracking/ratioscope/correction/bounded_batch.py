@@ -186,10 +186,16 @@ class BoundedBatch:
         return self.observation.masked_in
 
     def disagreements(self, applied: torch.Tensor) -> torch.Tensor:
-        """Counts valid ratios whose applied weight is not the rule's to the bit; all of them if the shape differs."""
+        """Counts valid ratios whose applied weight is not the rule's to the bit; all of them if the shape differs.
+
+        NaN on both sides is no disagreement.
+        """
         expected = self.loss_weights
         if applied.shape != expected.shape:
             return self.valid.sum()
         applied = applied.detach()
-        both_nan = (expected != expected) & (applied != applied)
-        return ((expected != applied) & ~both_nan & self.valid).sum()
+        differ = expected != applied
+        if self.bounds.level == "sequence":
+            # Opposite infinities of two tokens add to NaN on both sides. A valid token's weight is never NaN.
+            differ = differ & ~(expected.isnan() & applied.isnan())
+        return (differ & self.valid).sum()
