@@ -220,10 +220,8 @@ def test_every_layout_gives_the_same_record(layout: Callable[[DataProto], Any], 
         batch, _ = compute_rollout_correction_and_add_to_batch(shared_batch(), config.algorithm.rollout_correction)
         batch.batch["advantages"] = torch.tensor([[1.0], [-1.0], [0.5]]).expand(3, 4) * batch.batch["response_mask"]
         ratios.observe(convert(batch))
-        summary = flushed(ratios).summary
-        arrays = (summary.maxima, summary.sums, summary.counts, summary.histograms, summary.lengths, summary.top.pack())
-        states.append(np.concatenate([array.ravel() for array in arrays]))
-    assert np.array_equal(*states, equal_nan=True)
+        states.append(flushed(ratios).summary)
+    assert states[0] == states[1]
 
 
 def test_advantages_must_be_one_per_completion(tmp_path: Path) -> None:
