@@ -114,17 +114,16 @@ def test_the_final_diagnosis_needs_no_confirmation() -> None:
 
 
 def test_numbers_that_confirm_a_config_finding_are_not_reported() -> None:
-    """Numbers that confirm a config finding are reported only if more severe; info is never reported."""
-    for level, because in (("warning", " because sampling_settings"), ("error", "")):
+    """Numbers that confirm a config finding are no news of their own, and make it worse where they are; nor is info."""
+    for level, worse in (("warning", []), ("error", ["sampling_settings worse"])):
         changes = FindingChanges()
         before = changes.from_config(diagnose(Run(PooledRun(), BIASED)))
         assert [(event.name, event.is_news, event.step) for event in before] == [("sampling_settings", True, 0)]
-        measured = finding("support_truncation", level)
-        shown = [events_of(changes, measured, explained=["sampling_settings"]) for _ in range(2)]
-        gone = "sampling_settings gone because support_truncation"
-        assert shown == [[], [f"support_truncation appeared{because}", gone]]
+        both = finding("sampling_settings", level, "high"), finding("support_truncation", level)
+        shown = [events_of(changes, *both) for _ in range(2)]
+        assert shown == [worse, ["support_truncation appeared because sampling_settings"]]
         assert changes.open_counts is not None
-        assert sum(changes.open_counts.values()) == 1
+        assert changes.open_counts[level] == 2
         assert (
             changes.from_config(diagnose(Run(PooledRun(), BIASED))) == []
         )  # trackers were opened again, as by an evaluation

@@ -46,7 +46,7 @@ def names(diagnosis: Diagnosis) -> list[str]:
 
 @pytest.mark.parametrize(("lower", "modified"), [(None, 0.0), (0.5, 1.0)])
 def test_c22_kept_mass_is_named_though_nothing_is_modified(lower: float | None, modified: float) -> None:
-    """A kept mass of 0.9 makes sequence weights of 2e-14; with top_p in the config the finding is truncation."""
+    """A kept mass of 0.9 makes sequence weights of 2e-14; the config's top_p is named first, and what it does next."""
     # huggingface/trl#6789
     rule = rs.Correction("sequence", "mask", lower=lower, upper=3.0)
     summary = summarized([[math.log(0.9)] * 300] * 4, rule)
@@ -55,9 +55,10 @@ def test_c22_kept_mass_is_named_though_nothing_is_modified(lower: float | None, 
     assert metrics[f"{OWN}sequence/raw/p50"] == pytest.approx(1.8739e-14, rel=1e-3)
     assert metrics[f"{OWN}sequence/geometric/mean"] == pytest.approx(0.9)
     found = diagnosed(summary, config={"sampling": {"top_p": 0.8, "top_k": 0, "min_p": 0.0}})
-    assert names(found) == ["support_truncation", "length_collapse"]
-    assert "mean token ratio 0.9000" in found.findings[0].evidence
-    assert "top_p=0.8" in found.findings[0].evidence
+    assert names(found) == ["sampling_settings", "support_truncation", "length_collapse"]
+    assert "mean token ratio is 0.9000" in found.findings[0].evidence
+    assert "mean token ratio 0.9000" in found.findings[1].evidence
+    assert all("top_p=0.8" in finding.evidence for finding in found.findings[:2])
     assert names(diagnosed(summary))[0] == "constant_shift"  # without a config it cannot be distinguished from one
 
 
@@ -258,7 +259,9 @@ def test_c37_a_version_counter_is_no_proof_of_delivery() -> None:
     assert "no proof" in found.findings[0].evidence
 
 
-@pytest.mark.parametrize(("experts", "cause"), [(64, "other_experts"), ("unknown", "other_experts"), (0, "outliers")])
+@pytest.mark.parametrize(
+    ("experts", "cause"), [(64, "other_experts"), ("unknown", "other_experts"), (0, "unexplained")]
+)
 def test_c38_other_experts_make_a_second_mode(experts: int | str, cause: str) -> None:
     """6 of 100 tokens at +2 beside a core of 0.03 are two modes, whatever the mean of 1.38; a dense model has none."""
     # NVIDIA/Megatron-LM#4168

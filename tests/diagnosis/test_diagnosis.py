@@ -86,6 +86,12 @@ def test_every_cause_is_found_passed_explained_or_not_checked() -> None:
         assert sorted(lists) == sorted(NAMES)
 
 
+def test_no_two_causes_explain_each_other() -> None:
+    """A cause explains only later ones, or one that does not explain it: two that hide each other would both vanish."""
+    explains = {cause.name: set(cause.explains) - {cause.name} for cause in CAUSES}
+    assert [(one, other) for one in explains for other in explains[one] if one in explains.get(other, ())] == []
+
+
 def test_no_records_pass_nothing() -> None:
     """Without a window and without a config, every cause is not checked, with a reason."""
     found = diagnose([])
@@ -110,12 +116,13 @@ def test_data_that_an_older_journal_lacks_is_not_checked() -> None:
 
 
 def test_the_cause_stands_before_its_consequences() -> None:
-    """Truncation in a sequence mode is listed before the collapse that it causes; its settings are not listed again."""
+    """A setting of the config is listed before the truncation that it causes, and that before the collapse."""
     config = {"sampling": {"top_p": 0.8}, "engine": {"logprobs_mode": "processed_logprobs"}}
     found = diagnose(made(Spec(top_p=0.8, length=128, correction=SEQUENCE)), config)
-    assert [finding.name for finding in found.findings] == ["support_truncation", "length_collapse"]
-    assert found.findings[0].confidence == "high"
-    assert "sampling_settings" in found.explained
+    names = [finding.name for finding in found.findings]
+    assert names == ["sampling_settings", "support_truncation", "length_collapse"]
+    assert [finding.level for finding in found.findings[:2]] == ["error", "error"]
+    assert found.findings[1].confidence == "high"
 
 
 def test_a_biased_setting_is_named_without_a_measured_effect() -> None:
@@ -190,8 +197,9 @@ def test_command_prints_json(truncated: Path, tmp_path: Path, capsys: pytest.Cap
     """--json prints one object with findings and unchecked causes, and an error if the run cannot be read."""
     assert run("diagnose", truncated, "--json", "--steps", "2:3") == 1
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert answer["diagnosis"]["findings"][0]["name"] == "support_truncation"
-    assert answer["diagnosis"]["findings"][0]["confidence"] == "high"  # the user's own config confirms it
+    named = [finding["name"] for finding in answer["diagnosis"]["findings"]]
+    assert named == ["sampling_settings", "support_truncation"]
+    assert answer["diagnosis"]["findings"][1]["confidence"] == "high"  # the user's own config confirms it
     assert answer["diagnosis"]["steps"] == [2, 3]
     assert {item["name"] for item in answer["diagnosis"]["not_checked"]} <= NAMES
     assert run("diagnose", tmp_path / "none", "--json") == 3

@@ -26,7 +26,27 @@ SETTINGS = {
     "banned": Sampling(banned=20),
     "all": Sampling(20, 1.05, 0.5, 0.7, 0.02, 20, 0.8),
 }
-CAUGHT = ("top_p 0.9", "temperature 0.7", "never synced", "shifted by one", "a fifth is 0", "engine has NaN")
+CAUGHT = (
+    "top_p 0.9",
+    "top_p 0.9, fp8",
+    "temperature 0.7",
+    "temperature 0.6 and top_p 0.9, low entropy",
+    "Qwen's defaults and penalty 1.05",
+    "presence penalty 0.8",
+    "shifted by one",
+    "shifted on one rank",
+    "a quarter of the rows swapped",
+    "a fifth is 0",
+    "padding is 0 on both sides",
+    "engine has NaN",
+    "placeholder -9999",
+    "placeholder -30",
+    "tool results at -0.5",
+    "row means",
+    "base 2",
+    "other template",
+    "other experts",
+)
 CALM = ("bfloat16", "float32", "low entropy", "mixture", "data change", "tiny batches", "both at temperature 0.7")
 
 

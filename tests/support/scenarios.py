@@ -166,6 +166,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "precision_noise",
+        "noise 0.2 to 0.3 and an engine quantized to fp8",
+        lambda rng: _usual(
+            rng, noise=float(rng.uniform(0.2, 0.3)), heavy=False, config={"engine": {"quantization": "fp8"}}
+        ),
+    ),
+    Scenario(
+        "unexplained",
         "noise 0.25 to 0.4",
         lambda rng: _usual(rng, noise=float(rng.uniform(0.25, 0.4)), heavy=False),
     ),

@@ -25,8 +25,7 @@ CONFIRMATIONS = 2
 """Consecutive diagnoses needed to report or clear a finding."""
 
 _EXPLAINS = {cause.name: cause.explains for cause in CAUSES}
-_SETTINGS = frozenset(cause.name for cause in CAUSES if cause.from_config)
-"""Findings read from the config alone; numbers that show the same later only confirm them."""
+_CONFIRMS = {cause.name: cause.confirms for cause in CAUSES}
 _CERTAIN = len(LEVELS)
 """Severity of an error of high confidence, which needs no confirmation."""
 
@@ -161,8 +160,8 @@ class FindingChanges:
         return events
 
     def _setting_reported_as(self, name: str, severity: int) -> str | None:
-        """The open finding of a setting that this one explains, if it was reported at least as severe."""
-        candidates = ((other, self._tracked.get(other)) for other in _EXPLAINS[name] if other in _SETTINGS)
+        """The open finding of a setting that this one confirms, if it was reported at least as severe."""
+        candidates = ((other, self._tracked.get(other)) for other in _CONFIRMS[name])
         return next((other for other, tracked in candidates if tracked and tracked.severity >= severity), None)
 
     def _is_open(self, name: str) -> bool:

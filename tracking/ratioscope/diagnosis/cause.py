@@ -23,6 +23,7 @@ class Cause:
         remedy: what to do about it.
         source: public report, or "derived".
         explains: causes whose signs are only consequences of this one.
+        confirms: settings of which this one is the measured effect; a finding that confirms is no news.
         from_config: the run config decides, so the check holds even where both sides are the same numbers.
     """
 
@@ -32,4 +33,5 @@ class Cause:
     remedy: str
     source: str
     explains: tuple[str, ...] = ()
+    confirms: tuple[str, ...] = ()
     from_config: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratioscope.diagnosis import over_time, positions, sampling, settings, shape, values
+from ratioscope.diagnosis import over_time, positions, sampling, settings, shape, truncation, values
 from ratioscope.diagnosis.cause import Cause
 
 _NOISE = ("unexplained", "precision_noise")
@@ -37,8 +37,8 @@ CAUSES: tuple[Cause, ...] = (
         "missing_logprobs",
         "tokens without a log-probability",
         values.missing,
-        "NaN means that the engine's logits were garbage: look at the engine. Missing ones: ask for logprobs of every "
-        "token, and mask out those that your loop appended. Never fill in 0.",
+        "NaN or infinite: print both sides of one such token, since either engine's logits may be garbage. Missing: "
+        "ask for logprobs of every token, and mask out those that your loop appended. Never fill in 0.",
         "huggingface/trl#6166, NovaSky-AI/SkyRL#570",
     ),
     Cause(
@@ -124,10 +124,11 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "support_truncation",
         "tokens were sampled from a part of the support",
-        sampling.support_truncation,
+        truncation.support_truncation,
         "Set top_p=1, top_k=0, min_p=0, or score the trainer on the same support.",
         "huggingface/trl#6789",
-        explains=("sampling_settings", "other_experts", "constant_shift", *_NOISE),
+        explains=("other_experts", "constant_shift", *_NOISE),
+        confirms=("sampling_settings",),
     ),
     Cause(
         "temperature",
@@ -136,14 +137,16 @@ CAUSES: tuple[Cause, ...] = (
         "Use one temperature, and start vLLM with --logprobs-mode processed_logprobs.",
         "huggingface/trl#4159",
         explains=("logprobs_mode", "other_experts", *_NOISE),
+        confirms=("sampling_settings", "logprobs_mode"),
     ),
     Cause(
         "constant_shift",
-        "one side is not normalised",
+        "one side is not normalised: its values are shifted or scaled",
         sampling.constant_shift,
-        "Compare log-softmax with log-softmax: logits, other logprobs modes and scaled values differ by a constant.",
+        "Compare log-softmax with log-softmax, both natural logarithms of single tokens: logits and other logprobs "
+        "modes differ by a constant, other bases and divided sums by a factor. Check the order of the arguments.",
         "huggingface/trl#4159",
-        explains=_NOISE,
+        explains=("outliers", *_NOISE),
     ),
     Cause(
         "other_experts",
@@ -174,6 +177,7 @@ CAUSES: tuple[Cause, ...] = (
         settings.sampling_settings,
         "Set top_p=1, top_k=0, min_p=0, repetition_penalty=1 and one temperature; drop other reshaping settings.",
         "huggingface/trl#6880",
+        explains=("other_experts", *_NOISE),
         from_config=True,
     ),
     Cause(

@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from ratioscope.diagnosis.findings import Sign
     from ratioscope.record import Record
 
+_VOID = ("everything_masked", "identical")
+"""Causes that leave nothing to measure; they are listed first."""
+
+_SETTINGS = ("sampling_settings", "logprobs_mode")
+"""Settings that bias the ratio by themselves; where the config has them, they are listed before what is measured."""
+
 _LISTED_LAST = (
-    "sampling_settings",
-    "logprobs_mode",
+    *_SETTINGS,
+    "outliers",
     "length_collapse",
     "stale_slices",
     "precision_noise",
@@ -43,7 +49,13 @@ def diagnose(records: Iterable[Record] | Run, config: Mapping[str, Any] | None =
     """
     run = records if isinstance(records, Run) else Run.from_records(records, config)
     found, not_checked = _check(run)
-    explained = {name for cause in CAUSES if cause.name in found for name in cause.explains if name != cause.name}
+    explained = {
+        name
+        for cause in CAUSES
+        if cause.name in found
+        for name in cause.explains
+        if name in found and name != cause.name and not _is_setting(found[name])
+    }
     findings = sorted((finding for name, finding in found.items() if name not in explained), key=_rank)
     unchecked = {item.name for item in not_checked}
     return Diagnosis(
@@ -89,6 +101,17 @@ def _finding(cause: Cause, sign: Sign, run: Run) -> Finding:
     )
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, int]:
-    """Sort key: information last, then causes that accompany others, then by falling level."""
-    return finding.level == "info", finding.name in _LISTED_LAST, -LEVELS.index(finding.level)
+def _rank(finding: Finding) -> tuple[bool, bool, bool, bool, int]:
+    """Sort key: information last; then what voids the rest, settings, other causes, their companions; by level."""
+    return (
+        finding.level == "info",
+        not (finding.name in _VOID and (finding.level == "error" or finding.name == "identical")),
+        not _is_setting(finding),
+        finding.name in _LISTED_LAST,
+        -LEVELS.index(finding.level),
+    )
+
+
+def _is_setting(finding: Finding) -> bool:
+    """Checks for a setting that the config has and that biases the ratio by itself."""
+    return finding.name in _SETTINGS and finding.confidence == "high" and finding.level != "info"

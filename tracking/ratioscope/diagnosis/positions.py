@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.diagnosis import thresholds
+from ratioscope.diagnosis.core import core
 from ratioscope.diagnosis.findings import Sign, Unchecked
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ratioscope.diagnosis.run import Run
 
 
-class _Tenth(NamedTuple):
+class Tenth(NamedTuple):
     """One tenth of the completions: its index, its mean absolute log-ratio in nats, and its number of tokens."""
 
     tenth: int
@@ -91,7 +92,7 @@ def tail(run: Run) -> Sign | None:
     absurd, n = pool.beyond(thresholds.TAIL_NATS), pool.enough(1)
     if not absurd or absurd > thresholds.TAIL_MOST * n:
         return None
-    tenths = _tenths(pool)
+    tenths = tenths_of(pool)
     if len(tenths) < 2:
         msg = "needs two tenths of completions with tokens, which the journal counts by position"
         raise Unchecked(msg)
@@ -101,7 +102,9 @@ def tail(run: Run) -> Sign | None:
     before = _mean(earlier)
     # Half of the nats that the absurd tokens have at least must be in the last tenth.
     elsewhere = end.tokens * end.abs_mean < 0.5 * absurd * thresholds.TAIL_NATS
-    if elsewhere or end.abs_mean < thresholds.TAIL_FACTOR * before:
+    # Positions that are wrong from a token on fill the tenths before the last, too; a few last tokens do not.
+    nearby = earlier[-2:][0].abs_mean > thresholds.TAIL_BEFORE * end.abs_mean
+    if elsewhere or nearby or end.abs_mean < thresholds.TAIL_FACTOR * before:
         return None
     text = (
         f"{absurd:,} tokens have |d| > {thresholds.TAIL_NATS:g}, at the end: mean |d| is {end.abs_mean:.3g} in the "
@@ -113,7 +116,7 @@ def tail(run: Run) -> Sign | None:
 def starts_at_a_position(run: Run) -> Sign | None:
     """Mean |d| is small in the first tenths of completions, and several times larger in all tenths from some on."""
     pool = run.steady
-    tenths = _tenths(pool)
+    tenths = tenths_of(pool)
     if len(tenths) < 4:
         msg = f"needs four tenths of completions with tokens, which the journal counts by position; got {len(tenths)}"
         raise Unchecked(msg)
@@ -134,7 +137,7 @@ def starts_at_a_position(run: Run) -> Sign | None:
     return Sign("warning", "high" if hints else "medium", ", ".join([text, *hints]))
 
 
-def _start(tenths: Sequence[_Tenth], index: int, spread: float) -> _Start | None:
+def _start(tenths: Sequence[Tenth], index: int, spread: float) -> _Start | None:
     """Tests whether the mismatch begins at one tenth: every later tenth above every earlier one, with certainty."""
     early, late = tenths[:index], tenths[index:]
     counts = [sum(tenth.tokens for tenth in side) for side in (early, late)]
@@ -142,49 +145,59 @@ def _start(tenths: Sequence[_Tenth], index: int, spread: float) -> _Start | None
         return None
     before, after = _mean(early), _mean(late)
     errors = (after - before) / max(spread * math.sqrt(sum(1.0 / n for n in counts)), 1e-12)
-    large = after >= max(thresholds.START_FACTOR * before, thresholds.START_NATS)
-    above = min(tenth.abs_mean for tenth in late) > max(tenth.abs_mean for tenth in early)
-    if not (large and above and errors >= thresholds.CERTAIN):
+    large = max(thresholds.START_FACTOR * before, thresholds.START_NATS) <= after <= thresholds.START_MOST
+    values = [tenth.abs_mean for tenth in early]
+    level = max(values) <= thresholds.START_LEVEL * min(values)
+    above = min(tenth.abs_mean for tenth in late) > max(values)
+    if not (large and level and above and errors >= thresholds.CERTAIN):
         return None
     return _Start(errors, tenths[index].tenth, before, after)
 
 
 def mispaired_rows(run: Run) -> Sign | None:
-    """Some completions have a mean d beyond 1 nat in size, the others do not, and few lie between."""
+    """Some completions have a mean |d| beyond 1 nat because most of their tokens are off; the others are not."""
     pool = run.steady
-    completions, off = pool.need("counts/rows"), pool.beyond(thresholds.ROW_NATS, histogram="geometric_log_ratio")
-    between = pool.beyond(thresholds.ROW_NATS / 4.0, histogram="geometric_log_ratio") - off
-    near = completions - off - between
-    if off < 2 or off > thresholds.ROW_MOST * completions or between > thresholds.ROW_BETWEEN * min(off, near):
+    completions = pool.need("counts/rows")
+    off, tokens = float(pool.state.count("row/over_1nat")), pool.enough(1)
+    if off < 2 or off > thresholds.ROW_MOST * completions:
+        return None
+    wrong = pool.beyond(thresholds.ROW_TOKEN)
+    expected = off / completions * tokens
+    # A single absurd token lifts the mean of its completion, and noise on all tokens is not that of some completions.
+    if not thresholds.ROW_SHARE[0] * expected <= wrong <= thresholds.ROW_SHARE[1] * expected:
+        return None
+    others = pool.abs_quantile(thresholds.ROW_OTHERS * (1.0 - off / completions))
+    if others > thresholds.ROW_NEAR or core(pool).is_multiple:
         return None
     worst = pool.need("row/abs_mean_max")
     text = (
-        f"{off:,} of {completions:,.0f} completions have a mean d beyond {thresholds.ROW_NATS:g} nat (mean |d| up to "
-        f"{worst:.3g}), the others do not: the average over completions hides it"
+        f"{off:,.0f} of {completions:,.0f} completions have a mean |d| beyond {thresholds.ROW_NATS:g} nat (up to "
+        f"{worst:.3g}), and {wrong / tokens:.1%} of tokens have |d| >= {thresholds.ROW_TOKEN:g}, about as many as "
+        "these completions hold: the average over completions hides it"
     )
     return Sign("error", "medium", text)
 
 
-def _tenths(pool: Pool) -> list[_Tenth]:
+def tenths_of(pool: Pool) -> list[Tenth]:
     """Tenths of the completions that hold a token."""
     state = pool.state
     names = [f"position/{index:02}" for index in range(10)]
     means = [pool.get(f"{name}/abs_mean") for name in names]
     return [
-        _Tenth(index, mean, float(state.count(f"{name}/n")))
+        Tenth(index, mean, float(state.count(f"{name}/n")))
         for index, (name, mean) in enumerate(zip(names, means, strict=True))
         if mean is not None
     ]
 
 
-def _mean(tenths: Sequence[_Tenth]) -> float:
+def _mean(tenths: Sequence[Tenth]) -> float:
     """Mean absolute log-ratio over the tokens of several tenths, in nats."""
     return sum(tenth.abs_mean * tenth.tokens for tenth in tenths) / max(sum(tenth.tokens for tenth in tenths), 1.0)
 
 
 def _last_token_share(pool: Pool) -> float:
     """Share of the last tenth's excess over the other tenths that the last tokens hold; 0 without an excess."""
-    *earlier, end = _tenths(pool)
+    *earlier, end = tenths_of(pool)
     last, completions = pool.need("position/last/abs_mean"), pool.need("counts/rows")
     usual = _mean(earlier)
     excess = (end.abs_mean - usual) * end.tokens

@@ -1,76 +1,131 @@
-"""Causes by which the distribution that was sampled is not the one that is scored."""
+"""Causes by which one side's numbers are scaled or shifted: temperature, other logarithms, missing normalisation."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ratioscope.config.lookup import UNKNOWN
 from ratioscope.diagnosis import thresholds
+from ratioscope.diagnosis.core import core
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.settings import truncating
+from ratioscope.diagnosis.named import is_raw, temperatures, truncating
+from ratioscope.diagnosis.truncation import deficit_of, is_constant, near_greedy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from ratioscope.diagnosis.core import Core
     from ratioscope.diagnosis.run import Run
 
 
-class _Deficit(NamedTuple):
-    """Deficit of the mean ratio below 1, in standard errors too, and the 1st and 99th percentile of the ratio."""
-
-    size: float
-    errors: float
-    p01: float
-    p99: float
-
-
-def support_truncation(run: Run) -> Sign | None:
-    """The mean token ratio is below 1 by many standard errors while d is narrow and has no upper side.
-
-    Each ratio is the probability mass that was kept, times noise. A setting in the config confirms it.
-    """
-    if run.steady.summary is None and not run.steady.tokens:
-        return _from_two_means(run)
-    deficit, named = _deficit(run), truncating(run)
-    if deficit is None or (_is_constant(run) and not named):
-        return None
-    text = (
-        f"mean token ratio {1.0 - deficit.size:.4f}, {deficit.errors:.0f} standard errors below 1, where full support "
-        f"gives 1: about {deficit.size:.1%} of the probability is cut; 98 % of the ratios are in {deficit.p01:.3g} to "
-        f"{deficit.p99:.3g}"
-    )
-    if named:
-        text += f"; the config has {', '.join(named)}"
-    completions, tokens = run.steady.get("counts/rows"), run.steady.tokens
-    if run.level == "sequence" and completions:
-        length = tokens / completions
-        text += f"; over {length:.0f} tokens a sequence weight shrinks to {math.exp(length * _mean(run)):.2g}"
-    return Sign("error" if deficit.size >= thresholds.MASS_CUT_BAD else "warning", "high" if named else "medium", text)
-
-
 def temperature(run: Run) -> Sign | None:
-    """The calibration slope is not 1, by many standard errors, and d follows the log-probability itself.
+    """Trainer and rollout do not vary alike: slope and ratio of spreads are both off 1, to the same side.
 
-    The mean ratio is not below 1.
+    A cut of the support raises the slope too, so a slope above 1 under a cut says nothing of a temperature. Noise
+    lowers the slope and not the ratio of spreads.
     """
-    pool = run.steady
-    n, slope = pool.enough(thresholds.FEWEST_TOKENS), pool.need("calibration/slope")
-    pearson, spread = pool.need("calibration/pearson"), pool.need("token/log_ratio/std")
-    if pearson < thresholds.SLOPE_PEARSON or abs(slope - 1.0) < thresholds.SLOPE_OFF or not spread:
+    if greedy := near_greedy(run):
+        return _with_temperatures(run, greedy)
+    run.steady.enough(thresholds.FEWEST_TOKENS)
+    moments = core(run.steady)
+    slope, scale = moments.slope, moments.scale
+    if slope is None or scale is None or moments.residual is None or not moments.spread:
+        msg = "one side does not vary, or absurd tokens hide how"
+        raise Unchecked(msg)
+    if moments.is_multiple:
         return None
-    # slope = pearson * scale, and the variance of d = train - rollout is that of rollout times 1 + scale^2 - 2 * slope.
-    scale = slope / pearson  # the trainer's spread over the rollout's
-    rollout_spread = spread / math.sqrt(max(1.0 + scale**2 - 2.0 * pearson * scale, 1e-12))
-    follows = abs(slope - 1.0) * rollout_spread / spread  # correlation of d with the rollout's log-probability
-    errors = abs(slope - 1.0) / max(scale * math.sqrt(max(1.0 - pearson**2, 0.0) / n), 1e-12)
-    if follows < thresholds.SLOPE_FOLLOWS or errors < thresholds.CLEAR or _deficit(run) is not None:
+    _can_tell(run, moments)
+    if not _is_scaled(moments):
         return None
+    if slope > 1.0 and _is_cut(run):
+        msg = f"the slope is {slope:.3f}, and a cut of the support raises it too"
+        raise Unchecked(msg)
     text = (
-        f"calibration slope {slope:.3f} ({errors:.0f} standard errors from 1, correlation of d with the rollout's "
-        f"log-probability {follows:.2f}): as if one side's logits were divided by about {max(slope, 1 / slope):.2f}"
+        f"calibration slope {slope:.3f} ({_errors(moments):.0f} standard errors from 1; the trainer's "
+        f"log-probabilities spread {scale:.2f} times as much as the engine's): as if one side's logits were divided by "
+        f"about {max(slope, 1 / slope):.2f}"
     )
-    return _with_temperatures(run, text)
+    sign = _with_temperatures(run, text)
+    if _attenuation(moments) <= thresholds.SLOPE_BAD or sign.confidence == "high":
+        return sign
+    return Sign("warning", "low", f"{text}; noise of {moments.residual:.2g} nats makes the amount uncertain")
+
+
+def _is_scaled(moments: Core) -> bool:
+    """Checks whether the slope is off 1 by more than noise makes it, and the ratio of spreads to the same side."""
+    slope, scale = moments.slope or 0.0, moments.scale or 0.0
+    off = abs(slope - 1.0) - (_attenuation(moments) if slope < 1.0 else 0.0)
+    same_side = (slope - 1.0) * (scale - 1.0) > 0.0 and abs(scale - 1.0) >= thresholds.SLOPE_OFF
+    return off >= thresholds.SLOPE_OFF and _errors(moments) >= thresholds.CLEAR and same_side
+
+
+def _errors(moments: Core) -> float:
+    """Distance of the slope from 1 in its standard errors, for independent tokens."""
+    slope, scale, pearson = moments.slope or 0.0, moments.scale or 0.0, moments.pearson or 0.0
+    return abs(slope - 1.0) / max(abs(scale) * math.sqrt(max(1.0 - pearson**2, 0.0) / moments.n), 1e-12)
+
+
+def slope_of(run: Run) -> float | None:
+    """Calibration slope without single absurd tokens; None where there is none, or where it says nothing."""
+    try:
+        moments = core(run.steady)
+    except Unchecked:
+        return None
+    return moments.slope if (moments.pearson or 0.0) >= thresholds.SLOPE_PEARSON else None
+
+
+def constant_shift(run: Run) -> Sign | None:
+    """A nearly equal d for every token, and not 0; or values of one side that are a multiple of the other's."""
+    pool = run.steady
+    pool.enough(50)
+    moments = core(pool)
+    if moments.is_multiple:
+        text = (
+            f"the trainer's log-probabilities are {moments.slope:.4g} times the engine's, without an offset: a "
+            "logarithm to another base or a division, which no temperature does"
+        )
+        return Sign("error", "high", text)
+    if not is_constant(run) or (truncating(run) and _is_cut(run)):
+        return None
+    text = f"d is {moments.mean:+.4g} on average with a spread of {moments.spread:.2g}: a shift, not noise"
+    if moments.mean > 0.0:
+        text += "; the mean ratio is above 1, which tokens drawn from the rollout's values cannot have, unless the two "
+        text += "arguments are swapped"
+        return Sign("error", "medium", text)
+    if run.setting("sampling") == UNKNOWN and _is_cut(run):
+        text += "; top_p does the same where every context is flat, and no config excludes it"
+        return Sign("error", "medium", text)
+    return Sign("error", "high", text)
+
+
+def _can_tell(run: Run, moments: Core) -> None:
+    """Raises ``Unchecked`` where other noise hides a temperature, unless the slope is far enough off to show it."""
+    pearson, slope = moments.pearson or 0.0, moments.slope or 0.0
+    if pearson < thresholds.SLOPE_PEARSON:
+        msg = f"both sides correlate by {pearson:.2f} only, so that a slope says nothing"
+        raise Unchecked(msg)
+    attenuation = _attenuation(moments)
+    if attenuation > thresholds.SLOPE_OFF and abs(slope - 1.0) < thresholds.SLOPE_OFF + attenuation:
+        msg = f"noise of {moments.residual:.2g} nats moves the slope by up to {attenuation:.2g}"
+        raise Unchecked(msg)
+    named = temperatures(run) or is_raw(run)
+    if named and abs(slope - 1.0) < thresholds.SLOPE_OFF:
+        msg = f"the config names different temperatures, and the slope is {slope:.3f}: too near 1 to tell"
+        raise Unchecked(msg)
+
+
+def _attenuation(moments: Core) -> float:
+    """Amount by which noise lowers the slope: the share in the rollout's variance of the half that is on its side."""
+    if not moments.rollout_spread or moments.residual is None:
+        return 0.0
+    return 0.5 * (moments.residual / moments.rollout_spread) ** 2
+
+
+def _is_cut(run: Run) -> bool:
+    """Checks for a deficit of the mean ratio; where it cannot be told, the config decides."""
+    try:
+        return deficit_of(run) is not None
+    except Unchecked:
+        return bool(truncating(run))
 
 
 def _with_temperatures(run: Run, text: str) -> Sign:
@@ -81,107 +136,5 @@ def _with_temperatures(run: Run, text: str) -> Sign:
     mode = run.setting("engine.logprobs_mode")
     named = sampled != scored or (sampled != 1.0 and mode != "processed_logprobs")
     text += f"; the config samples at {sampled:g}, scores at {scored or 'unknown'}, logprobs_mode {mode}"
-    return Sign("error", "high" if named else "medium", text)
-
-
-def constant_shift(run: Run) -> Sign | None:
-    """A nearly equal d for every token, and not 0: its mean is several times its spread."""
-    pool = run.steady
-    pool.enough(50)
-    if not _is_constant(run) or (truncating(run) and _deficit(run) is not None):
-        return None
-    mean, spread = _mean(run), pool.need("token/log_ratio/std")
-    text = f"d is {mean:+.4g} on average with a spread of {spread:.2g}: a shift, not noise"
-    if run.setting("sampling") == UNKNOWN and _deficit(run) is not None:
-        text += "; top_p does the same where every context is flat, and no config excludes it"
-        return Sign("error", "medium", text)
-    return Sign("error", "high", text)
-
-
-def _from_two_means(run: Run) -> Sign:
-    """Sign of truncation from TRL's mean ratio and mean |d|: if all d are negative, -log(mean ratio) is about mean |d|.
-
-    Raises:
-        Unchecked: if the two means do not fit, which excludes nothing.
-    """
-    pairs = _pairs_of_means(run)
-    ratios = [ratio for ratio, _ in pairs]
-    kept, mean_abs = sum(ratios) / len(ratios), sum(mean_abs for _, mean_abs in pairs) / len(pairs)
-    spread = math.sqrt(sum((ratio - kept) ** 2 for ratio in ratios) / (len(ratios) - 1))
-    errors = (1.0 - kept) / max(spread / math.sqrt(len(ratios)), 1e-12)
-    low, high = thresholds.LOG_FITS
-    fits = max(ratios) < 1.0 - thresholds.MASS_CUT and low <= mean_abs / -math.log(min(kept, 0.9999)) <= high
-    if not fits or errors < thresholds.CLEAR:
-        msg = "a trainer's own log has no count of tokens; its means do not show it and cannot exclude it"
-        raise Unchecked(msg)
-    text = (
-        f"mean ratio {kept:.3f}, below 1 in each of {len(ratios)} windows ({errors:.0f} standard errors), and mean |d| "
-        f"{mean_abs:.3g} is about its -log, {-math.log(kept):.3g}: nearly all d are negative, if the mode is a token "
-        "mode; that mean is taken after the trainer's cut, which lowers it too"
-    )
-    named = truncating(run)
-    if named and run.level == "token":
-        return Sign("warning", "medium", f"{text}; the config has {', '.join(named)}")
-    return Sign("warning", "low", text)
-
-
-def _pairs_of_means(run: Run) -> Sequence[tuple[float, float]]:
-    """Mean ratio and mean |d| of each window of a trainer's own log.
-
-    Raises:
-        Unchecked: if the ratios are those of sequences, or if there are too few windows.
-    """
-    if run.level == "sequence":
-        msg = "the trainer's ratios are those of sequences, and it logs no mean ratio of tokens"
-        raise Unchecked(msg)
-    names = ("sampling/raw_importance_sampling_ratio/mean", "sampling/importance_sampling_ratio/mean")
-    ratios = [next((part.scalars[name] for name in names if name in part.scalars), None) for part in run.filled]
-    pairs = [
-        (ratio, part.abs_mean)
-        for ratio, part in zip(ratios, run.filled, strict=True)
-        if ratio is not None and ratio > 0.0
-    ]
-    if len(pairs) < thresholds.FEWEST_FOR_SCATTER:
-        msg = "needs the mean ratio of tokens, or a trainer's own log of several windows"
-        raise Unchecked(msg)
-    return pairs
-
-
-def _mean(run: Run) -> float:
-    """Mean d over the steady parts, in nats."""
-    return run.steady.need("token/log_ratio/mean")
-
-
-def _is_constant(run: Run) -> bool:
-    """Checks whether the mean of d is several times its spread.
-
-    Truncation lowers d by up to 3 times its spread, so a downward shift needs more, unless no ratio is near 1.
-    """
-    mean, spread = _mean(run), run.steady.need("token/log_ratio/std")
-    not_truncation = mean > 0.0 or run.steady.need("token/raw/p99") < thresholds.ALL_BELOW
-    factor = thresholds.SHIFT_OVER_SPREAD if not_truncation else thresholds.DOWN_OVER_SPREAD
-    return abs(mean) >= max(thresholds.SHIFT, factor * spread)
-
-
-def _deficit(run: Run) -> _Deficit | None:
-    """Deficit of the mean ratio below 1 that only a truncated support explains; None if there is none.
-
-    Tokens are drawn from the engine's q, so E[p / q] is the mass that p has where q is positive: 1 unless the support
-    is cut or one side is not normalised.
-
-    Raises:
-        Unchecked: if there are too few tokens.
-    """
-    pool = run.steady
-    pool.enough(thresholds.FEWEST_TOKENS)
-    p01, p99 = pool.need("token/raw/p01"), pool.need("token/raw/p99")
-    if pool.need("token/log_ratio/std") > thresholds.WIDEST_SHIFT:
-        return None
-    size = 1.0 - run.ratio_mean(pool)
-    spread = pool.get("token/raw/std")
-    # Where d is narrow, ratio = exp(d) is about 1 + d, so the spreads of both are nearly equal.
-    spread = pool.need("token/log_ratio/std") if spread is None else spread
-    errors = size / max(run.ratio_error(spread), 1e-12)
-    if p01 < thresholds.LEAST_KEPT or p99 > math.exp(thresholds.ONE_SIDED):
-        return None
-    return _Deficit(size, errors, p01, p99) if size >= thresholds.MASS_CUT and errors >= thresholds.CLEAR else None
+    # Settings that are equal contradict the numbers, so what is seen is a scale, and its cause is open.
+    return Sign("error", "high", text) if named else Sign("warning", "low", text)

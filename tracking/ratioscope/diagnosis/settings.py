@@ -5,24 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratioscope.config.lookup import UNKNOWN
+from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.diagnosis.named import penalties, temperatures, truncating
+from ratioscope.diagnosis.sampling import slope_of
+from ratioscope.diagnosis.truncation import deficit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ratioscope.diagnosis.run import Run
-
-_TRUNCATES: tuple[tuple[str, Callable[[float], bool]], ...] = (
-    ("top_p", lambda value: value < 1.0),
-    ("top_k", lambda value: value > 0.0),
-    ("min_p", lambda value: value > 0.0),
-)
-
-
-def truncating(run: Run) -> list[str]:
-    """Settings that truncate the support, as ``name=value``."""
-    values = ((name, run.number(f"sampling.{name}"), truncates) for name, truncates in _TRUNCATES)
-    return [f"{name}={value:g}" for name, value, truncates in values if value is not None and truncates(value)]
 
 
 def sampling_settings(run: Run) -> Sign | None:
@@ -30,18 +20,28 @@ def sampling_settings(run: Run) -> Sign | None:
     _need_section(run, "sampling")
     if run.setting("engine.vllm_mode") == "not used":
         return None
-    named = truncating(run)
-    penalty = run.number("sampling.repetition_penalty")
-    if penalty is not None and penalty != 1.0:
-        named.append(f"repetition_penalty={penalty:g}")
-    reshaped = run.setting("sampling.reshaped_by")
-    named += [str(name) for name in reshaped] if isinstance(reshaped, list | tuple) else []
-    sampled, scored = run.number("sampling.temperature"), run.number("sampling.scoring_temperature")
-    if sampled is not None and scored is not None and sampled != scored:
-        named.append(f"temperature={sampled:g} where the trainer scores at {scored:g}")
+    cut, scaled = truncating(run), temperatures(run)
+    named = [*cut, *penalties(run), *scaled]
     if not named:
         return None
-    return Sign("warning", "high", f"the config samples with {', '.join(named)}")
+    size = _deficit_size(run) if cut else None
+    slope = slope_of(run) if scaled and run.steady_parts else None
+    text = f"the config samples with {', '.join(named)}"
+    text += "" if size is None else f"; the mean token ratio is {1.0 - size:.4f}, where full support gives 1"
+    text += "" if slope is None else f"; the calibration slope is {slope:.3f}, where one temperature gives 1"
+    far = scaled and run.steady_parts and run.steady.abs_mean >= thresholds.FAR
+    bad = far or (size or 0.0) >= thresholds.MASS_CUT_BAD
+    bad = bad or (slope is not None and abs(slope - 1.0) >= thresholds.SLOPE_BAD)
+    return Sign("error" if bad else "warning", "high", text)
+
+
+def _deficit_size(run: Run) -> float | None:
+    """Deficit of the mean ratio, where the numbers show one."""
+    try:
+        deficit = deficit_of(run) if run.steady_parts else None
+    except Unchecked:
+        return None
+    return None if deficit is None else deficit.size
 
 
 def logprobs_mode(run: Run) -> Sign | None:
@@ -54,7 +54,7 @@ def logprobs_mode(run: Run) -> Sign | None:
         return Sign("error", "high", f"logprobs_mode is {mode}: the engine returns logits")
     if mode == "processed_logprobs" or sampled is None or sampled == 1.0:
         return None
-    slope = run.steady.get("calibration/slope") if run.steady_parts else None
+    slope = slope_of(run) if run.steady_parts else None
     text = f"the temperature is {sampled:g} and logprobs_mode is {mode}"
     if mode == "raw_logprobs":
         return Sign("warning", "high", f"{text}: the engine's log-probabilities are taken before the temperature")

@@ -6,41 +6,68 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ratioscope.config.lookup import UNKNOWN
 from ratioscope.diagnosis import thresholds
+from ratioscope.diagnosis.core import core, stand_in
 from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.diagnosis.positions import tenths_of
 
 if TYPE_CHECKING:
+    from ratioscope.diagnosis.core import Core
     from ratioscope.diagnosis.pool import Pool
     from ratioscope.diagnosis.run import Run
 
 
 def other_experts(run: Run) -> Sign | None:
-    """A narrow core and a second mode far off, with few tokens between them; not in a model without experts."""
-    evidence, experts = _second_mode(run.steady), run.number("trainer.num_experts")
-    if evidence is None or experts == 0:
+    """A narrow core and a second mode far off, with few tokens between them; not in a model without experts.
+
+    Where the number of experts is unknown, the second mode must be at all positions, and not of tokens that the trainer
+    finds unlikely: other experts change log-probabilities both ways.
+    """
+    evidence, experts = second_mode(run.steady), run.number("trainer.num_experts")
+    if evidence is None or experts == 0 or stand_in(run.steady.state) is not None:
         return None
+    if experts is None:
+        if _is_one_sided(run.steady) or _is_uneven(run.steady):
+            return None
+        return Sign("warning", "low", f"{evidence}; it is not known whether the model has experts")
     replay = run.setting("trainer.router_replay")
-    text = evidence + ("" if experts is None else f"; the model has {experts:.0f} experts, router replay {replay}")
-    return Sign("warning", "medium" if experts is None else "high", text)
+    return Sign("warning", "high", f"{evidence}; the model has {experts:.0f} experts, router replay {replay}")
+
+
+def _is_one_sided(pool: Pool) -> bool:
+    """Checks whether nearly all tokens of the second mode are less likely to the trainer."""
+    cut = thresholds.TAIL_CUTS[0]
+    return pool.below(-cut) >= thresholds.MODE_ONE_SIDED * pool.beyond(cut)
+
+
+def _is_uneven(pool: Pool) -> bool:
+    """Checks whether tenths of the completions differ in mean |d| by more than chance and mixtures do."""
+    means = [tenth.abs_mean for tenth in tenths_of(pool) if tenth.tokens >= thresholds.MODE_PLACE]
+    return len(means) > 1 and max(means) > thresholds.MODE_UNEVEN * min(means)
 
 
 def outliers(run: Run) -> Sign | None:
-    """Single tokens beyond 5 nats, at any position."""
+    """Single tokens beyond 5 nats, at any position. A warning if they are several or beyond what rounding makes."""
     pool = run.steady
     absurd, n = pool.beyond(thresholds.TAIL_NATS), pool.enough(1)
-    mode = _second_mode(pool)
-    if mode is not None and run.number("trainer.num_experts") == 0:
-        return Sign("warning", "low", f"{mode}; the model has no experts that would explain it")
-    if not absurd or absurd > thresholds.OUTLIER_SHARE * n:
+    if not absurd:
         return None
-    worst = pool.need("token/log_ratio/abs_max")
+    worst, value = pool.need("token/log_ratio/abs_max"), stand_in(pool.state)
+    if absurd > thresholds.OUTLIER_SHARE * n and value is None:
+        return None
     text = f"{absurd:,} of {n:,.0f} tokens have |d| > {thresholds.TAIL_NATS:g} (largest {worst:.3g})"
     if overflow := pool.get("counts/overflow"):
         text += f", {overflow:,.0f} of which overflow float32"
-    return Sign("warning", "medium", text)
+    if value is not None and value < thresholds.STAND_IN:
+        text += f"; the worst of them have exactly {value:g} as the engine's log-probability, which stands for none"
+        return Sign("error" if absurd >= thresholds.MANY_MISSING * n else "warning", "high", text)
+    several = absurd >= max(thresholds.OUTLIERS_MATTER * n, thresholds.OUTLIERS_SEVERAL)
+    matters = several or worst >= thresholds.OUTLIER_ABSURD
+    return Sign("warning" if matters else "info", "medium", text)
 
 
-def _second_mode(pool: Pool) -> str | None:
+def second_mode(pool: Pool) -> str | None:
     """Evidence of a mixture of two widths; None if the tail thins out gradually."""
     n, core = pool.enough(20), pool.abs_quantile(0.7)
     for cut in thresholds.TAIL_CUTS:
@@ -56,41 +83,49 @@ def _second_mode(pool: Pool) -> str | None:
 
 
 def precision_noise(run: Run) -> Sign | None:
-    """Spread and nothing else: d is symmetric around 0 and the slope is 1. Information while mean |d| is small.
+    """Spread and nothing else: d is symmetric around 0, the slope is 1, and no larger than precision makes it.
 
     With a measured noise floor, mean |d| is also given as a multiple of that floor.
     """
-    pool = run.steady
-    if not _is_symmetric(pool):
+    pool, floor = run.steady, run.whole.get("noise_floor/abs_mean")
+    moments = core(pool)
+    pool.need("outside/0.9_1.1")
+    if (
+        not _is_symmetric(moments)
+        or moments.abs_mean > _most_noise(run, floor)
+        or (pool.summary is not None and _along(pool))
+    ):
         return None
-    slope, mean_abs = pool.get("calibration/slope"), pool.abs_mean
-    if slope is not None and abs(slope - 1.0) > 2.0 * thresholds.SLOPE_OFF:
+    if moments.slope is not None and abs(moments.slope - 1.0) > 2.0 * thresholds.SLOPE_OFF:
         return None
-    mean, spread = pool.need("token/log_ratio/mean"), pool.need("token/log_ratio/std")
     text = (
-        f"d is symmetric: mean {mean:+.2g}, spread {spread:.2g}, mean |d| {mean_abs:.2g}; "
+        f"d is symmetric: mean {moments.mean:+.2g}, spread {moments.spread:.2g}, mean |d| {moments.abs_mean:.2g}; "
         f"{pool.need('outside/0.9_1.1'):.1%} of ratios are outside 0.9 to 1.1"
     )
     dtypes = [str(run.setting(name)) for name in ("engine.dtype", "trainer.weights_dtype")]
     if "unknown" not in dtypes:
-        text += f"; engine {dtypes[0]}, trainer {dtypes[1]}"
-    sign = Sign("warning" if mean_abs >= thresholds.FAR else "info", "medium", text)
-    floor = run.whole.get("noise_floor/abs_mean")
-    return sign if floor is None else _against_floor(sign, mean_abs, floor)
+        text += f"; weights are {dtypes[0]} in the engine and {dtypes[1]} in the trainer"
+    sign = Sign("warning" if moments.abs_mean >= thresholds.FAR else "info", "medium", text)
+    return sign if floor is None else _against_floor(sign, moments.abs_mean, floor)
 
 
-def _is_symmetric(pool: Pool) -> bool:
+def _most_noise(run: Run, floor: float | None) -> float:
+    """Largest mean |d| in nats that precision explains: more with quantized weights or a measured floor that high."""
+    quantized = run.setting("engine.quantization") not in (UNKNOWN, None, "none")
+    return max(thresholds.FAR_QUANTIZED if quantized else thresholds.FAR, thresholds.AT_FLOOR * (floor or 0.0))
+
+
+def _is_symmetric(moments: Core) -> bool:
     """Checks whether both sides differ and the mean of d is what symmetric noise leads to.
 
     Noise with mean ratio 1 has a mean d of about minus half its variance, and the mean of n tokens scatters by
     spread / sqrt(n); both are allowed beside the share of the spread in ``SYMMETRIC``.
     """
-    differ, mean, spread = pool.abs_mean, pool.need("token/log_ratio/mean"), pool.need("token/log_ratio/std")
-    pool.need("outside/0.9_1.1")
-    if not differ:
+    if not moments.abs_mean:
         return False
-    allowed = thresholds.SYMMETRIC * spread + 0.5 * spread**2 + 4.0 * spread / math.sqrt(pool.enough(1))
-    return abs(mean) <= allowed
+    spread = moments.spread
+    allowed = thresholds.SYMMETRIC * spread + 0.5 * spread**2 + 4.0 * spread / math.sqrt(moments.n)
+    return abs(moments.mean) <= allowed
 
 
 def _against_floor(sign: Sign, mean_abs: float, floor: float) -> Sign:
@@ -109,15 +144,41 @@ def _against_floor(sign: Sign, mean_abs: float, floor: float) -> Sign:
 
 
 def unexplained(run: Run) -> Sign | None:
-    """Mean |d| is large and none of the other signatures fits."""
+    """Mean |d| is large, or some tokens are far off, and none of the other signatures fits."""
     pool = run.steady
-    if pool.abs_mean < thresholds.FAR:
+    abs_mean, hints = _abs_mean(pool), [] if pool.summary is None else _hints(pool)
+    if abs_mean < thresholds.FAR and not hints:
         return None
-    text, pearson = f"mean |d| is {pool.abs_mean:.3g} nats, and no signature fits", pool.get("calibration/pearson")
-    if pearson is None or pearson >= thresholds.UNRELATED:
+    text = "; ".join([f"mean |d| is {abs_mean:.3g} nats, and no signature fits", *hints])
+    pearson = pool.get("calibration/pearson")
+    if abs_mean < thresholds.FAR or pearson is None or pearson >= thresholds.UNRELATED:
         return Sign("warning", "low", text)
     text += f"; both sides correlate by {pearson:.2f} only, as where other tokens or contexts are compared"
     return Sign("error", "low", text)
+
+
+def _abs_mean(pool: Pool) -> float:
+    """Mean |d| without single absurd tokens, or with them where they cannot be left out."""
+    if pool.summary is None or not pool.beyond(thresholds.TAIL_NATS):
+        return pool.abs_mean
+    return core(pool).abs_mean
+
+
+def _hints(pool: Pool) -> list[str]:
+    """Observations that no cause owns: a second mode, and a mismatch that grows along completions."""
+    mode = None if stand_in(pool.state) is not None else second_mode(pool)
+    return [hint for hint in (mode, _along(pool)) if hint is not None]
+
+
+def _along(pool: Pool) -> str | None:
+    """Observation that the mismatch grows along completions to a size that matters, with what does that."""
+    means = [tenth.abs_mean for tenth in tenths_of(pool) if tenth.tokens >= thresholds.MODE_PLACE]
+    if len(means) < 4 or means[-1] < max(thresholds.MODE_UNEVEN * means[0], thresholds.FAR):
+        return None
+    return (
+        f"mean |d| grows from {means[0]:.2g} in the first to {means[-1]:.2g} in the last tenth of completions, as with "
+        "a repetition or presence penalty and with a quantized key-value cache"
+    )
 
 
 def length_collapse(run: Run) -> Sign | None:

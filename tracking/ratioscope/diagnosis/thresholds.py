@@ -17,8 +17,9 @@ CERTAIN = 6.0
 """Standard errors. Tokens of a completion depend on each other, so errors computed for independent tokens are up to
 about twice too small; six of these are then three, one false alarm in a thousand."""
 
-CLEAR = 8.0
-"""Standard errors of the mean ratio and the slope, whose terms have heavier tails."""
+CLEAR, UNCLEAR = 8.0, 4.0
+"""Standard errors of the mean ratio and the slope, whose terms have heavier tails; and those from which a deficit that
+is not clear is not excluded either."""
 
 # Sampling -------------------------------------------------------------------------------------------------------------
 
@@ -26,8 +27,12 @@ MASS_CUT, MASS_CUT_BAD = 0.005, 0.05
 """1 - mean ratio, for a warning and for an error: top_p 0.99 cuts about 0.005 of the mass. At 0.05, a hundred tokens
 lose a factor of 150."""
 
-LEAST_KEPT = 0.15
-"""Kept mass of a single context below which truncation is not the cause: top_p below 0.15 is not used in practice."""
+LEAST_KEPT = 0.02
+"""Kept mass of a single context below which truncation is not the cause: 20 of 5,000 tokens of a flat context keep 0.03
+to 0.05; tokens that nobody sampled have less."""
+
+CUT_NATS = 2.0
+"""|d| up to which tokens must make the deficit of the mean ratio: beyond it are single tokens that nobody sampled."""
 
 ONE_SIDED = 0.3
 """Largest 99th percentile of d at which values above 0 still count as noise; truncation only lowers d."""
@@ -39,14 +44,28 @@ LOG_FITS = (0.7, 1.5)
 """Range of mean |d| over -log(mean ratio) under truncation, where only these two means are known; noise leaves the mean
 ratio at 1."""
 
-SLOPE_OFF = 0.05
-"""Difference of the calibration slope from 1: noise of 0.1 nats moves it by 0.02, a temperature of 0.9 by 0.1."""
+SLOPE_OFF = 0.03
+"""Difference of the calibration slope, and of the ratio of spreads, from 1: over contexts of mixed entropy, a
+temperature of 0.9 moves both by 0.04 to 0.05, since between contexts the log-probabilities vary alike."""
 
-SLOPE_FOLLOWS = 0.35
-"""Correlation of d with the rollout's log-probability: a temperature makes d a function of it."""
+SLOPE_PEARSON = 0.6
+"""Correlation of both sides below which different tokens are compared, and a slope is meaningless; a temperature of 0.3
+leaves 0.75."""
 
-SLOPE_PEARSON = 0.8
-"""Correlation of both sides below which different tokens are compared, and a slope is meaningless."""
+SLOPE_BAD = 0.1
+"""Difference of the slope from 1 from which a temperature in the config is an error: temperatures below 0.8."""
+
+MULTIPLE, NO_OFFSET = 0.15, 0.1
+"""Residual over the change that the slope makes, and offset over the same at the mean, up to which one side is a
+multiple of the other; both are about 1 under a temperature, whose normalisation differs by context."""
+
+ALIKE = 0.9
+"""Correlation above which one side can be a multiple of the other."""
+
+GREEDY_SHARE, GREEDY_FLAT, UNLIKELY_SHARE, CUT_TO_ONE = 0.5, 0.05, 0.002, 0.7
+"""Near temperature 0: share of the rollout's log-probabilities that are exactly 0; share of tokens that the trainer
+finds less likely than exp(-0.7) = 0.5, which a top_p above 0.5 does not leave alone; and largest share of tokens beyond
+5 nats, of which filled-in zeros have 0.5 to 15 %."""
 
 SHIFT, SHIFT_OVER_SPREAD, DOWN_OVER_SPREAD, ALL_BELOW = 0.01, 2.5, 5.0, 0.99
 """Smallest constant shift in nats; its smallest multiple of the spread; the same for a downward shift, unless the
@@ -67,6 +86,14 @@ ZERO_SHARE = 0.003
 ZERO_WRONG, ZERO_WRONG_SHARE = -2.0, 0.02
 """d at or below which a zero is wrong, and the share of the zeros that must be: zeros from rounding are within 0.01 of
 the truth, and where truncation leaves a single token, its kept mass is above 0.15."""
+
+ZERO_ALIKE, ZERO_ELSEWHERE = 0.5, 0.1
+"""Trainer's mean log-probability at filled-in zeros over that of other tokens: about 1, since they stand on any token;
+truncation leaves a token alone where it is near certain. And the share of other tokens that the comparison needs."""
+
+PADDING_SHARE, PADDING_LEFT = 0.05, 0.25
+"""Share of tokens with 0 on both sides, and mean |d| at the end of completions over that at their start, from which
+padding is counted: tokens that are certain to both sides stand anywhere."""
 
 FILLER_FACTOR, FILLER_OFFSET = 2.5, 1.0
 """How much less likely (times, plus nats) tokens with a zero are than sampled tokens, if they were never sampled:
@@ -97,16 +124,31 @@ TAIL_NATS, TAIL_MOST = 5.0, 0.25
 TAIL_FACTOR = 10.0
 """Mean |d| of the last tenth as a multiple of the other tenths'."""
 
-START_FACTOR, START_TOKENS = 3.0, 32
+TAIL_BEFORE = 0.3
+"""Mean |d| of the last tenth but two over that of the last, from which the mismatch is not that of last tokens; three
+tokens of a short completion fill two tenths."""
+
+START_FACTOR, START_TOKENS = 5.0, 32
 """Mean |d| of the later tenths as a multiple of the earlier ones', and fewest tokens on each side: rounding errors that
-accumulate along a completion double it at most."""
+accumulate along a completion double it at most, and penalties that grow with it reach 4."""
 
-START_NATS = 0.01
-"""Mean |d| of the later tenths below which the mismatch does not matter."""
+START_LEVEL = 2.0
+"""Largest mean |d| of the earlier tenths over their smallest: before the position it does not grow."""
 
-ROW_NATS, ROW_MOST, ROW_BETWEEN = 1.0, 0.9, 0.34
-"""|mean d| of a completion that is paired with another one's; the largest share of such completions; and the largest
-number of completions between a quarter of it and all of it, as a share of the smaller group: a mixture has few."""
+START_NATS, START_MOST = 0.01, 1.0
+"""Mean |d| of the later tenths below which the mismatch does not matter, and above which tokens are none of the
+engine's."""
+
+ROW_NATS, ROW_MOST = 1.0, 0.9
+"""Mean |d| of a completion that is paired with another one's, which the state counts; and the largest share of such
+completions."""
+
+ROW_TOKEN, ROW_SHARE = 0.35, (0.4, 1.5)
+"""|d| of a wrong token, and wrong tokens over the tokens of the wrong completions: of a completion under another
+context, 85 to 95 % are wrong."""
+
+ROW_OTHERS, ROW_NEAR = 0.8, 0.15
+"""Share of the other completions' tokens whose |d| must be below the second number, in nats."""
 
 # Time and shape -------------------------------------------------------------------------------------------------------
 
@@ -129,8 +171,20 @@ MODE_SHARE, MODE_TOKENS, MODE_CORE = (0.005, 0.3), 5, 6.0
 """Share of tokens in the second mode; fewest tokens in it; and how many times narrower the core (its 70th percentile)
 is."""
 
+MODE_ONE_SIDED, MODE_PLACE, MODE_UNEVEN = 0.95, 100, 3.0
+"""Share of the second mode below 0 from which it is one-sided: tokens are drawn from the engine's distribution, so
+other experts make 80 to 85 % less likely to the trainer, and tokens that nobody sampled are all less likely; fewest
+tokens of a tenth that is compared; and largest mean |d| of a tenth over the smallest."""
+
 OUTLIER_SHARE = 0.01
 """Largest share of absurd tokens that counts as single outliers."""
+
+OUTLIERS_MATTER, OUTLIERS_SEVERAL, OUTLIER_ABSURD = 1e-4, 3, 15.0
+"""Share and number of absurd tokens from which they are a warning; and the |d| from which a single one is: with enough
+tokens, bfloat16 and mixtures of experts reach 5 nats now and then, and no rounding reaches 15."""
+
+STAND_IN = -20.0
+"""Log-probability of a single token at or below which a whole number stands for a missing value."""
 
 UNRELATED = 0.5
 """Correlation of both sides below which other tokens or contexts are compared."""
@@ -138,8 +192,9 @@ UNRELATED = 0.5
 RESET_FACTOR, RESETS = 2.0, 2
 """How many times the mismatch grows between syncs and falls at one; and fewest syncs, evenly spaced."""
 
-FAR = 0.1
-"""Mean |d| in nats from which spread alone is a warning: engines in bfloat16 with equal weights have 0.01 to 0.04."""
+FAR, FAR_QUANTIZED = 0.1, 0.3
+"""Mean |d| in nats from which spread alone is a warning: engines in bfloat16 with equal weights have 0.01 to 0.04. And
+the largest that precision explains where the engine's weights are quantized."""
 
 AT_FLOOR = 2.0
 """Mean |d| in multiples of the noise floor up to which no engine could be nearer: two independent computations differ

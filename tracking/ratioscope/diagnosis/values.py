@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.diagnosis import thresholds
+from ratioscope.diagnosis.core import stand_in
 from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.diagnosis.positions import tenths_of
 from ratioscope.state.slots import SUMS
 from ratioscope.state.worst import tokens_of
 
 if TYPE_CHECKING:
+    from ratioscope.diagnosis.pool import Pool
     from ratioscope.diagnosis.run import Run
     from ratioscope.summary.host import HostSummary
 
@@ -100,15 +103,49 @@ def zero_filled(run: Run) -> Sign | None:
 
 
 def filler_scored(run: Run) -> Sign | None:
-    """The rollout has exact zeros that the trainer has not, for tokens that the trainer finds far less likely.
+    """Values that stand for tokens that no engine sampled: exact zeros, or one value on all of the worst tokens.
 
-    No engine can have sampled these tokens.
+    Zeros are those that the trainer has not, of tokens that it finds far less likely; or those of both sides, where
+    completions end in them.
     """
+    if text := _constant(run.whole) or _padding_on_both(run.whole):
+        return Sign("error" if "exactly" in text else "warning", "medium", text)
     zeros = _wrong_zeros(run)
     if zeros is None or not zeros.unlikely:
         return None
     text = f"{zeros.evidence}, far less likely than the rest: tokens that the policy did not sample"
     return Sign("error", "high", text)
+
+
+def _constant(whole: Pool) -> str | None:
+    """Evidence of many unlikely tokens with one and the same log-probability, which sampled tokens have not."""
+    if whole.summary is None:
+        return None
+    value, unlikely, n = stand_in(whole.summary), whole.below(-thresholds.TAIL_NATS), whole.enough(1)
+    if value is None or value == 0.0 or value < thresholds.STAND_IN or unlikely < thresholds.OUTLIER_SHARE * n:
+        return None
+    return (
+        f"{unlikely:,} of {n:,.0f} tokens have d < {-thresholds.TAIL_NATS:g}, and the worst of them have exactly "
+        f"{value:g} as the engine's log-probability: tokens that the policy did not sample"
+    )
+
+
+def _padding_on_both(whole: Pool) -> str | None:
+    """Evidence of zeros on both sides at the ends of completions."""
+    if whole.summary is None:
+        return None
+    zeros, n = min(whole.summary.count(f"zero_{side}_logp") for side in ("train", "rollout")), whole.enough(1)
+    tenths, last = tenths_of(whole), whole.get("position/last/abs_mean")
+    if zeros < thresholds.PADDING_SHARE * n or len(tenths) < 10 or last is None:
+        return None
+    usual = sum(tenth.abs_mean for tenth in tenths[:3]) / 3.0
+    if max(last, tenths[-1].abs_mean) > thresholds.PADDING_LEFT * usual:
+        return None
+    return (
+        f"{zeros / n:.0%} of tokens have a log-probability of 0 on both sides, and mean |d| falls from {usual:.2g} at "
+        f"the start to {tenths[-1].abs_mean:.2g} in the last tenth of completions, as where padding is counted: it "
+        "dilutes every mean"
+    )
 
 
 def _wrong_zeros(run: Run) -> _Zeros | None:
@@ -129,7 +166,20 @@ def _wrong_zeros(run: Run) -> _Zeros | None:
     wrong = whole.below(thresholds.ZERO_WRONG)
     if excess < thresholds.ZERO_SHARE or wrong < max(1.0, thresholds.ZERO_WRONG_SHARE * excess * n):
         return None
-    return _described(state, n) if _half_of_worst_are_zero(state) else None
+    if _are_certain(whole, state, n) or not _half_of_worst_are_zero(state):
+        return None
+    return _described(state, n)
+
+
+def _are_certain(whole: Pool, state: HostSummary, n: float) -> bool:
+    """Checks whether the zeros are tokens that the engine's sampler left alone: far likelier than the other tokens.
+
+    Where there are few others, the zeros are those of sampling near temperature 0 if none is unlikely.
+    """
+    at_zeros, elsewhere = _means(state, n)
+    if elsewhere is None:
+        return whole.below(-thresholds.TAIL_NATS) < thresholds.UNLIKELY_SHARE * n and n >= thresholds.FEWEST_TOKENS
+    return at_zeros < thresholds.ZERO_ALIKE * elsewhere
 
 
 def _half_of_worst_are_zero(state: HostSummary) -> bool:
@@ -144,11 +194,7 @@ def _half_of_worst_are_zero(state: HostSummary) -> bool:
 def _described(state: HostSummary, n: float) -> _Zeros:
     """Describes the zeros, and compares the trainer's log-probabilities there with those elsewhere."""
     zeros, real = state.count("zero_rollout_logp"), state.count("zero_train_logp")
-    sums = dict(zip(SUMS, state.sums.tolist(), strict=True))
-    # At a zero of the rollout d is the trainer's log-probability. The other tokens' d sum up to about 0 beside it.
-    at_zeros = -sums["token/d"] / (zeros - real)
-    others = n - zeros
-    elsewhere = -sums["logp/x"] / others if others > 0.1 * n else None
+    at_zeros, elsewhere = _means(state, n)
     text = (
         f"{zeros:,} of {n:,.0f} rollout log-probabilities are exactly 0 (the trainer has {real:,}); the trainer's "
         f"are {at_zeros:.3g} nats below 0 there on average"
@@ -156,3 +202,16 @@ def _described(state: HostSummary, n: float) -> _Zeros:
     text += "" if elsewhere is None else f", {elsewhere:.3g} elsewhere"
     unlikely = elsewhere is not None and at_zeros > thresholds.FILLER_FACTOR * elsewhere + thresholds.FILLER_OFFSET
     return _Zeros(text, unlikely)
+
+
+def _means(state: HostSummary, n: float) -> tuple[float, float | None]:
+    """Mean of the trainer's negative log-probability at the rollout's zeros, and of the rollout's elsewhere, in nats.
+
+    The latter is None where there are too few other tokens.
+    """
+    zeros, real = state.count("zero_rollout_logp"), state.count("zero_train_logp")
+    sums = dict(zip(SUMS, state.sums.tolist(), strict=True))
+    # At a zero of the rollout d is the trainer's log-probability. The other tokens' d sum up to about 0 beside it.
+    at_zeros = -sums["token/d"] / max(zeros - real, 1)
+    others = n - zeros
+    return at_zeros, -sums["logp/x"] / others if others > thresholds.ZERO_ELSEWHERE * n else None
