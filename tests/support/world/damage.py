@@ -128,6 +128,33 @@ def score_padding(train: float, rollout: float) -> Damage:
     return damage
 
 
+def rescale(factor: float) -> Damage:
+    """Multiplies the engine's log-probabilities."""
+    return lambda window, generator: _assign(window.rollout, window.rollout * factor)
+
+
+def retokenize(every: int) -> Damage:
+    """Gives every so-manyth row, from its middle on, the trainer's log-probabilities of other tokens."""
+
+    def damage(window: Window, generator: torch.Generator) -> None:
+        half = window.train.shape[1] // 2
+        rows = window.train[::every, half:]
+        shuffled = torch.rand(rows.shape, generator=generator).argsort(1)
+        window.train[::every, half:] = rows.gather(1, shuffled)
+
+    return damage
+
+
+def lose_unlikely(below: float, spread: float) -> Damage:
+    """Adds noise to the trainer's log-probabilities of tokens that are unlikely to it."""
+
+    def damage(window: Window, generator: torch.Generator) -> None:
+        noise = spread * torch.randn(window.train.shape, generator=generator)
+        window.train += torch.where(window.train < below, noise, 0.0)
+
+    return damage
+
+
 def other_base(window: Window, generator: torch.Generator) -> None:
     """Gives the engine's log-probabilities in base 2."""
     window.rollout /= math.log(2.0)
@@ -166,6 +193,10 @@ def syncs_every(count: int) -> Arrival:
 def loads(start: int, other: Callable[[Weights], Weights]) -> Arrival:
     """The engine loads changed weights from a window on."""
     return lambda now, past: past[now] if now < start else other(past[now])
+
+
+def _assign(target: Tensor, values: Tensor) -> None:
+    target[:] = values
 
 
 def _replace(window: Window, values: Tensor, marked: Tensor) -> None:

@@ -89,6 +89,33 @@ SAMPLING = {
     "presence penalty 0.8": _sampled("sampling_settings unexplained", Sampling(presence_penalty=0.8)),
     "top_p 0.8 from window 8": _sampled(f"{_CUT} wrong_weights", Sampling(top_p=0.8), sampling_from=8),
     "temperature 0.6 from window 8": _sampled(f"{_SCALED} wrong_weights", Sampling(temperature=0.6), sampling_from=8),
+    "temperature 0.7, large vocabulary": _sampled(
+        _SCALED, Sampling(temperature=0.7), vocabulary=5000, rows=8, length=48
+    ),
+    "temperature 0.9, large vocabulary": _sampled(
+        _SCALED, Sampling(temperature=0.9), vocabulary=5000, rows=8, length=48
+    ),
+    "temperature 0.6, low entropy": _sampled(_SCALED, Sampling(temperature=0.6), sharpness=LOW),
+    "temperature 0.7, int8": _sampled(
+        _SCALED, Sampling(temperature=0.7), engine=Runtime(chunks=4, quantization="int8")
+    ),
+    "raw at 0.7, large vocabulary": Kind(
+        _world(
+            sampling=Sampling(temperature=0.7),
+            raw=True,
+            scoring_temperature=0.7,
+            vocabulary=5000,
+            rows=8,
+            length=48,
+        ),
+        frozenset({_SCALED, "logprobs_mode"}),
+    ),
+    "top_p 0.9 under 0.3 nats": _sampled(_CUT, Sampling(top_p=0.9), damage=(hurt.add(0.0, 0.3, hurt.everywhere),)),
+    "temperature 0.5 under 1 nat": _sampled(
+        f"{_SCALED} unexplained", Sampling(temperature=0.5), damage=(hurt.add(0.0, 1.0, hurt.everywhere),)
+    ),
+    "top_p 0.95 and min_p 0.05": _sampled(_CUT, Sampling(top_p=0.95, min_p=0.05)),
+    "top_p 0.9, mixture": _sampled(_CUT, Sampling(top_p=0.9), experts=8),
     "banned tokens": _sampled(f"sampling_settings {_CUT}", Sampling(banned=20)),
 }
 """Settings of the sampler that the trainer does not share."""
@@ -118,6 +145,16 @@ VALUES = {
         "shifted_alignment wrong_weights", hurt.since(10, hurt.shift(1, hurt.everywhere))
     ),
     "a quarter of the rows swapped": _broken("mispaired_rows", hurt.swap_rows(hurt.every_fourth_row)),
+    "a third of the rows retokenized": _broken("mispaired_rows unexplained starts_at_a_position", hurt.retokenize(3)),
+    "a rank without its last layer": _broken("mispaired_rows unexplained", hurt.add(-0.3, 1.5, hurt.one_rank)),
+    "padding is -1 on one side, 0 on the other": _broken(
+        "filler_scored starts_at_a_position unexplained", hurt.score_padding(0.0, -1.0)
+    ),
+    "logarithm to base 10": _broken("unexplained constant_shift", hurt.rescale(1.0 / math.log(10.0))),
+    "divided by the length": _broken("unexplained constant_shift", hurt.rescale(1.0 / 64.0)),
+    "trainer has infinities": _broken("missing_logprobs", hurt.put("train", -math.inf, hurt.at_random(0.02))),
+    "two tokens at -100": _broken("missing_logprobs outliers", hurt.put("rollout", -100.0, hurt.at_random(0.0002))),
+    "low-probability tokens lost": _broken("unexplained support_truncation", hurt.lose_unlikely(-4.0, 2.0)),
     "all rows swapped": _broken("mispaired_rows unexplained", hurt.swap_rows(hurt.everywhere)),
     "a fifth is 0": _broken("zero_filled", hurt.put("rollout", 0.0, hurt.at_random(0.2))),
     "all are 0": _broken("zero_filled", hurt.put("rollout", 0.0, hurt.everywhere)),
@@ -208,6 +245,12 @@ HEALTHY = {
     "data change": _healthy(data_change=0.5),
     "data change, float32": _healthy(data_change=0.5, sharpness=(0.5, 10.0), **_F32),
     "tiny batches": _healthy(rows=2, length=12),
+    "long run": _healthy(windows=80, rows=8, length=32),
+    "mixture, large vocabulary": _healthy(experts=8, vocabulary=5000, rows=8, length=48),
+    "mixture, low entropy": _healthy(experts=8, sharpness=LOW),
+    "one step old, low entropy": _healthy(stale=1, sharpness=LOW, rate=0.03),
+    "entropy falls, four steps old": _healthy(entropy=0.7, windows=24, stale=4),
+    "fp8 engine": _healthy(engine=Runtime(chunks=4, quantization="fp8"), settings={"engine": {"quantization": "fp8"}}),
     "huge batches": _healthy(rows=128, length=64, windows=12),
     "both at temperature 0.7": _healthy(sampling=Sampling(temperature=0.7), scoring_temperature=0.7),
 }

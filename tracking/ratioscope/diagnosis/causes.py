@@ -160,7 +160,8 @@ CAUSES: tuple[Cause, ...] = (
         "starts_at_a_position",
         "the mismatch begins at a position",
         positions.starts_at_a_position,
-        "Test with kv_cache_dtype=auto, without quantization and without prefix caching.",
+        "Look at what stands there: padding, tool results, a part of another tokenization. If nothing does, test with "
+        "kv_cache_dtype=auto, without quantization and without prefix caching.",
         "vllm-project/vllm#54035",
         explains=("outliers", *_NOISE),
     ),

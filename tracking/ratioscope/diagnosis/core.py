@@ -9,15 +9,16 @@ their terms are subtracted from its sums.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ratioscope.diagnosis import thresholds
+from ratioscope.diagnosis.findings import Unchecked
 from ratioscope.state.histogram import representatives
 from ratioscope.state.slots import SUMS
-from ratioscope.state.worst import tokens_of
+from ratioscope.state.worst import WorstToken, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +30,10 @@ _MEANS = ("token/d", "token/abs_d", "token/d2", "logp/x", "logp/y", "logp/xx", "
 _REPRESENTATIVES = representatives()
 _NARROW = np.abs(_REPRESENTATIVES) < thresholds.TAIL_NATS  # the cut is an edge of a bucket
 _EXCESS = np.where(_NARROW, np.expm1(np.where(_NARROW, _REPRESENTATIVES, 0.0)), 0.0)
-_LARGEST_REMOVED = 1e6
-"""Nats above which subtracting a token's square from a float64 sum leaves too few digits of the rest."""
+_DIGITS = 1e-7
+"""Relative error of a square in the state's sums, which batches compute in float32."""
+_LARGEST_ERROR = 1e-3
+"""Largest error of the remaining variance, relative to it, at which a slope is still computed."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class Core:
 def core(pool: Pool) -> Core:
     """Moments of a pool's tokens without single absurd ones.
 
-    Mean, spread and mean |d| are those of the histogram, to the accuracy of a bucket, and the rest is None, where there
-    are more absurd tokens than the state names.
+    With absurd tokens, mean, spread and mean |d| are those of the histogram, to the accuracy of a bucket (1.6 %). The
+    rest is None where there are more absurd tokens than the state names, or where their squares leave no digits.
 
     Raises:
         Unchecked: if there is no token, or if the log lacks a moment.
@@ -94,13 +97,46 @@ def core(pool: Pool) -> Core:
     n = pool.enough(1)
     if pool.summary is None:
         return _from_scalars(pool, n)
+    absurd = count_singles(pool)
+    if not absurd:
+        return _moments(pool.summary, n, np.zeros((0, 2)))
+    removed, narrow = _worst(pool.summary), _narrow(pool)
+    if absurd > len(removed):
+        return narrow
+    moments = _moments(pool.summary, n, removed)
+    rest = n * (moments.rollout_spread or 0.0) ** 2
+    if not _DIGITS * float((removed**2).sum()) < _LARGEST_ERROR * rest:
+        return narrow
+    return replace(moments, mean=narrow.mean, spread=narrow.spread, abs_mean=narrow.abs_mean)
+
+
+def count_singles(pool: Pool) -> int:
+    """Number of absurd tokens; 0 where they are too many to be single ones and no placeholder stands on them."""
     absurd = pool.beyond(thresholds.TAIL_NATS)
-    if absurd > thresholds.OUTLIER_SHARE * n and stand_in(pool.summary) is None:
-        absurd = 0  # not single ones
-    removed = _worst(pool.summary) if absurd else np.zeros((0, 2))
-    if absurd > len(removed) or not np.all(np.abs(removed) < _LARGEST_REMOVED):
-        return _narrow(pool)
-    return _moments(pool.summary, n, removed)
+    few = absurd <= thresholds.OUTLIER_SHARE * pool.tokens
+    return absurd if few or placeholder(pool.state) is not None else 0
+
+
+def placeholder(state: HostSummary) -> float | None:
+    """Value far below 0 that most absurd tokens have as the rollout's log-probability; None if there is none."""
+    value = stand_in(state)
+    return value if value is not None and value < thresholds.STAND_IN else None
+
+
+def singles(pool: Pool) -> list[WorstToken]:
+    """Absurd tokens, where they are single ones.
+
+    Raises:
+        Unchecked: if there are more than the state names.
+    """
+    absurd = count_singles(pool)
+    if not absurd:
+        return []
+    worst = [token for token in tokens_of(pool.state.top.tokens) if abs(token.log_ratio) >= thresholds.TAIL_NATS]
+    if len(worst) < absurd:
+        msg = f"{absurd:,} tokens beyond {thresholds.TAIL_NATS:g} nats hide the rest; only the worst are known singly"
+        raise Unchecked(msg)
+    return worst
 
 
 def narrow_ratio(pool: Pool) -> tuple[float, float]:
@@ -146,7 +182,7 @@ def _moments(state: HostSummary, n: float, removed: np.ndarray) -> Core:
     d, abs_d, d2, x_mean, y_mean, xx, yy, xy = values
     x_variance, y_variance, both = xx - x_mean**2, yy - y_mean**2, xy - x_mean * y_mean
     slope = both / x_variance if x_variance > 1e-12 * xx else None
-    varies = slope is not None and y_variance > 1e-12 * yy
+    varies = slope is not None and y_variance > 1e-12 * yy  # not rounding errors of a constant
     return Core(
         n=left,
         mean=d,

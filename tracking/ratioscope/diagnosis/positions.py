@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.diagnosis import thresholds
-from ratioscope.diagnosis.core import core
+from ratioscope.diagnosis.core import core, singles
 from ratioscope.diagnosis.findings import Sign, Unchecked
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ratioscope.diagnosis.pool import Pool
     from ratioscope.diagnosis.run import Run
+    from ratioscope.state.worst import WorstToken
 
 
 class Tenth(NamedTuple):
@@ -116,7 +117,7 @@ def tail(run: Run) -> Sign | None:
 def starts_at_a_position(run: Run) -> Sign | None:
     """Mean |d| is small in the first tenths of completions, and several times larger in all tenths from some on."""
     pool = run.steady
-    tenths = tenths_of(pool)
+    tenths = usual_tenths(pool)
     if len(tenths) < 4:
         msg = f"needs four tenths of completions with tokens, which the journal counts by position; got {len(tenths)}"
         raise Unchecked(msg)
@@ -161,7 +162,7 @@ def mispaired_rows(run: Run) -> Sign | None:
     off, tokens = float(pool.state.count("row/over_1nat")), pool.enough(1)
     if off < 2 or off > thresholds.ROW_MOST * completions:
         return None
-    wrong = pool.beyond(thresholds.ROW_TOKEN)
+    wrong = pool.beyond(thresholds.ROW_TOKEN) - len(singles(pool))
     expected = off / completions * tokens
     # A single absurd token lifts the mean of its completion, and noise on all tokens is not that of some completions.
     if not thresholds.ROW_SHARE[0] * expected <= wrong <= thresholds.ROW_SHARE[1] * expected:
@@ -180,14 +181,37 @@ def mispaired_rows(run: Run) -> Sign | None:
 
 def tenths_of(pool: Pool) -> list[Tenth]:
     """Tenths of the completions that hold a token."""
-    state = pool.state
-    names = [f"position/{index:02}" for index in range(10)]
-    means = [pool.get(f"{name}/abs_mean") for name in names]
+    return _tenths(pool, [])
+
+
+def usual_tenths(pool: Pool) -> list[Tenth]:
+    """Tenths of the completions that hold a token, without single absurd tokens.
+
+    Raises:
+        Unchecked: if there are more absurd tokens than the state names.
+    """
+    return _tenths(pool, singles(pool))
+
+
+def _tenths(pool: Pool, removed: Sequence[WorstToken]) -> list[Tenth]:
+    nats = [0.0] * 10
+    counts = [float(pool.state.count(f"position/{index:02}/n")) for index in range(10)]
+    for token in removed:
+        tenth = 10 * token.position // token.row_tokens
+        nats[tenth] += abs(token.log_ratio)
+        counts[tenth] -= 1.0
+    means = [pool.get(f"position/{index:02}/abs_mean") for index in range(10)]
     return [
-        Tenth(index, mean, float(state.count(f"{name}/n")))
-        for index, (name, mean) in enumerate(zip(names, means, strict=True))
-        if mean is not None
+        Tenth(index, max(mean * pool.state.count(f"position/{index:02}/n") - nats[index], 0.0) / n, n)
+        for index, (mean, n) in enumerate(zip(means, counts, strict=True))
+        if mean is not None and n > 0.0
     ]
+
+
+def unevenness(pool: Pool) -> float:
+    """Largest mean |d| of a tenth of the completions over the smallest; 1 where too few tokens tell."""
+    means = [tenth.abs_mean for tenth in usual_tenths(pool) if tenth.tokens >= thresholds.MODE_PLACE]
+    return max(means) / max(min(means), 1e-12) if len(means) > 1 else 1.0
 
 
 def _mean(tenths: Sequence[Tenth]) -> float:

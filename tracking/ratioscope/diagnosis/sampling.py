@@ -10,6 +10,7 @@ from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.core import core
 from ratioscope.diagnosis.findings import Sign, Unchecked
 from ratioscope.diagnosis.named import is_raw, temperatures, truncating
+from ratioscope.diagnosis.positions import unevenness
 from ratioscope.diagnosis.truncation import deficit_of, is_constant, near_greedy
 
 if TYPE_CHECKING:
@@ -106,6 +107,9 @@ def _can_tell(run: Run, moments: Core) -> None:
     attenuation = _attenuation(moments)
     if attenuation > thresholds.SLOPE_OFF and abs(slope - 1.0) < thresholds.SLOPE_OFF + attenuation:
         msg = f"noise of {moments.residual:.2g} nats moves the slope by up to {attenuation:.2g}"
+        raise Unchecked(msg)
+    if run.steady.summary is not None and unevenness(run.steady) > thresholds.SCALE_UNEVEN:
+        msg = "the mismatch is at some positions only, and a temperature is at all of them"
         raise Unchecked(msg)
     named = temperatures(run) or is_raw(run)
     if named and abs(slope - 1.0) < thresholds.SLOPE_OFF:

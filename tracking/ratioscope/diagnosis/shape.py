@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ratioscope.config.lookup import UNKNOWN
 from ratioscope.diagnosis import thresholds
-from ratioscope.diagnosis.core import core, stand_in
+from ratioscope.diagnosis.core import core, count_singles, placeholder
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.positions import tenths_of
+from ratioscope.diagnosis.positions import unevenness, usual_tenths
 
 if TYPE_CHECKING:
     from ratioscope.diagnosis.core import Core
@@ -25,10 +25,10 @@ def other_experts(run: Run) -> Sign | None:
     finds unlikely: other experts change log-probabilities both ways.
     """
     evidence, experts = second_mode(run.steady), run.number("trainer.num_experts")
-    if evidence is None or experts == 0 or stand_in(run.steady.state) is not None:
+    if evidence is None or experts == 0 or placeholder(run.steady.state) is not None:
         return None
     if experts is None:
-        if _is_one_sided(run.steady) or _is_uneven(run.steady):
+        if _is_one_sided(run.steady) or unevenness(run.steady) > thresholds.MODE_UNEVEN:
             return None
         return Sign("warning", "low", f"{evidence}; it is not known whether the model has experts")
     replay = run.setting("trainer.router_replay")
@@ -41,25 +41,19 @@ def _is_one_sided(pool: Pool) -> bool:
     return pool.below(-cut) >= thresholds.MODE_ONE_SIDED * pool.beyond(cut)
 
 
-def _is_uneven(pool: Pool) -> bool:
-    """Checks whether tenths of the completions differ in mean |d| by more than chance and mixtures do."""
-    means = [tenth.abs_mean for tenth in tenths_of(pool) if tenth.tokens >= thresholds.MODE_PLACE]
-    return len(means) > 1 and max(means) > thresholds.MODE_UNEVEN * min(means)
-
-
 def outliers(run: Run) -> Sign | None:
     """Single tokens beyond 5 nats, at any position. A warning if they are several or beyond what rounding makes."""
     pool = run.steady
     absurd, n = pool.beyond(thresholds.TAIL_NATS), pool.enough(1)
     if not absurd:
         return None
-    worst, value = pool.need("token/log_ratio/abs_max"), stand_in(pool.state)
-    if absurd > thresholds.OUTLIER_SHARE * n and value is None:
+    worst, value = pool.need("token/log_ratio/abs_max"), placeholder(pool.state)
+    if not count_singles(pool):
         return None
     text = f"{absurd:,} of {n:,.0f} tokens have |d| > {thresholds.TAIL_NATS:g} (largest {worst:.3g})"
     if overflow := pool.get("counts/overflow"):
         text += f", {overflow:,.0f} of which overflow float32"
-    if value is not None and value < thresholds.STAND_IN:
+    if value is not None:
         text += f"; the worst of them have exactly {value:g} as the engine's log-probability, which stands for none"
         return Sign("error" if absurd >= thresholds.MANY_MISSING * n else "warning", "high", text)
     several = absurd >= max(thresholds.OUTLIERS_MATTER * n, thresholds.OUTLIERS_SEVERAL)
@@ -165,20 +159,25 @@ def _abs_mean(pool: Pool) -> float:
 
 
 def _hints(pool: Pool) -> list[str]:
-    """Observations that no cause owns: a second mode, and a mismatch that grows along completions."""
-    mode = None if stand_in(pool.state) is not None else second_mode(pool)
+    """Observations that no cause owns: a second mode, and a mismatch that differs along completions."""
+    mode = None if placeholder(pool.state) is not None else second_mode(pool)
     return [hint for hint in (mode, _along(pool)) if hint is not None]
 
 
 def _along(pool: Pool) -> str | None:
-    """Observation that the mismatch grows along completions to a size that matters, with what does that."""
-    means = [tenth.abs_mean for tenth in tenths_of(pool) if tenth.tokens >= thresholds.MODE_PLACE]
-    if len(means) < 4 or means[-1] < max(thresholds.MODE_UNEVEN * means[0], thresholds.FAR):
+    """Observation that the mismatch differs along completions, to a size that matters, with what does that."""
+    try:
+        tenths = [tenth for tenth in usual_tenths(pool) if tenth.tokens >= thresholds.MODE_PLACE]
+    except Unchecked:
         return None
-    return (
-        f"mean |d| grows from {means[0]:.2g} in the first to {means[-1]:.2g} in the last tenth of completions, as with "
-        "a repetition or presence penalty and with a quantized key-value cache"
-    )
+    means = [tenth.abs_mean for tenth in tenths]
+    if len(means) < 4 or max(means) < max(thresholds.MODE_UNEVEN * min(means), thresholds.FAR):
+        return None
+    if means[-1] >= thresholds.MODE_UNEVEN * means[0]:
+        text = f"mean |d| grows from {means[0]:.2g} in the first to {means[-1]:.2g} in the last tenth of completions"
+        return f"{text}, as with a repetition or presence penalty and with a quantized key-value cache"
+    worst = max(tenths, key=lambda tenth: tenth.abs_mean)
+    return f"mean |d| is {worst.abs_mean:.2g} in tenth {worst.tenth + 1} of completions and {min(means):.2g} in another"
 
 
 def length_collapse(run: Run) -> Sign | None:

@@ -52,6 +52,9 @@ SLOPE_PEARSON = 0.6
 """Correlation of both sides below which different tokens are compared, and a slope is meaningless; a temperature of 0.3
 leaves 0.75."""
 
+SCALE_UNEVEN = 10.0
+"""Mean |d| of one tenth of the completions over another's from which the mismatch is not that of a temperature."""
+
 SLOPE_BAD = 0.1
 """Difference of the slope from 1 from which a temperature in the config is an error: temperatures below 0.8."""
 

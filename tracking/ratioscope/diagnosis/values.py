@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.core import stand_in
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.positions import tenths_of
+from ratioscope.diagnosis.positions import usual_tenths
 from ratioscope.state.slots import SUMS
 from ratioscope.state.worst import tokens_of
 
@@ -132,10 +132,10 @@ def _constant(whole: Pool) -> str | None:
 
 def _padding_on_both(whole: Pool) -> str | None:
     """Evidence of zeros on both sides at the ends of completions."""
-    if whole.summary is None:
+    if whole.summary is None or whole.beyond(thresholds.TAIL_NATS):
         return None
     zeros, n = min(whole.summary.count(f"zero_{side}_logp") for side in ("train", "rollout")), whole.enough(1)
-    tenths, last = tenths_of(whole), whole.get("position/last/abs_mean")
+    tenths, last = usual_tenths(whole), whole.get("position/last/abs_mean")
     if zeros < thresholds.PADDING_SHARE * n or len(tenths) < 10 or last is None:
         return None
     usual = sum(tenth.abs_mean for tenth in tenths[:3]) / 3.0
