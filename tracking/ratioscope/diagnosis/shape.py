@@ -99,6 +99,8 @@ def precision_noise(run: Run) -> Sign | None:
     dtypes = [str(run.setting(name)) for name in ("engine.dtype", "trainer.weights_dtype")]
     if "unknown" not in dtypes:
         text += f"; weights are {dtypes[0]} in the engine and {dtypes[1]} in the trainer"
+        mixed = run.setting("trainer.mixed_precision")
+        text += "" if mixed in (UNKNOWN, None, "no") else f", which computes in mixed precision ({mixed})"
     sign = Sign("warning" if moments.abs_mean >= thresholds.FAR else "info", "medium", text)
     return sign if floor is None else _against_floor(sign, moments.abs_mean, floor)
 
