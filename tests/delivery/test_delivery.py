@@ -240,7 +240,7 @@ def test_an_abandoned_tracker_sends_no_row(tmp_path: Path, server: Server) -> No
     assert server.waiting.wait(10)
     run.close()
     server.go.set()
-    run.served["fake"]._thread.join(10)  # type: ignore[union-attr]
+    run.served["fake"]._worker.join(10)  # type: ignore[union-attr]
     assert server.rows == []
 
 

@@ -47,7 +47,7 @@ class Incidents:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, since a signal handler may interrupt a report with another one
 
     def report(self, kind: str, message: str) -> None:
         """Counts an incident, and logs the message if it is the first of its kind."""

@@ -156,14 +156,21 @@ class Fanout:
             health |= {f"ratioscope/delivery/{sink.tracker.name}/{name}": count for name, count in counts.items()}
         return health
 
-    def close(self) -> None:
-        """Closes all trackers; waits for those in the background at the same time."""
+    def close(self, timeout: float | None = None) -> None:
+        """Closes all trackers; waits for those in the background at the same time.
+
+        Args:
+            timeout: seconds to wait for all of them; None for the whole ``close_timeout``.
+        """
         if os.getpid() != self._pid:
             return
         self.open()
         for sink in self._sinks:
             if sink.opened and isinstance(sink.tracker, Background):
-                sink.tracker.finish()
+                sink.tracker.finish(timeout)
+        for sink in self._sinks:
+            if sink.opened and isinstance(sink.tracker, Background):
+                sink.tracker.abandon()
         for sink in self._sinks:
             if sink.opened:
                 with self._incidents.guard(f"{sink.tracker.name} close"):

@@ -110,6 +110,8 @@ class Sender:
             # A tracker without batches keeps what it took before it failed, so each row is marked by itself.
             size = len(numbered) if self.tracker.takes_batches else 1
             for start in range(0, len(numbered), size):
+                if self.abandoned:
+                    return False
                 self._send(self.target, numbered[start : start + size])
             return True
         if not self.rows:
@@ -169,7 +171,7 @@ class Sender:
         self.taken += len(numbered)
         if not self.tracker.buffers:
             # Goes on if the journal cannot be written, as on a full disk: the tracker has the rows.
-            with self._incidents.guard(f"{self.tracker.name} delivery state"):
+            with self.guard("delivery state"):
                 target.settle()
 
     def _identify(self, identity: Mapping[str, str] | None) -> None:
