@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,6 +66,20 @@ class Row:
     histograms: Mapping[str, Bins]
     record: Record
     logs: Mapping[str, float] = field(default_factory=dict)
+
+    def copy(self) -> Row:
+        """Returns a row that a tracker may change without changing the record or what another tracker receives."""
+        record = self.record
+        return replace(
+            self,
+            scalars=dict(self.scalars),
+            histograms={
+                key: replace(bins, counts=bins.counts.copy(), edges=bins.edges.copy())
+                for key, bins in self.histograms.items()
+            },
+            logs=dict(self.logs),
+            record=replace(record, scalars=dict(record.scalars), logs=dict(record.logs), health=dict(record.health)),
+        )
 
 
 def prefix_of(split: str) -> str:
