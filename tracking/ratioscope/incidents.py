@@ -50,6 +50,14 @@ class Incidents:
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()  # reentrant, since a signal handler may interrupt a report with another one
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy needs; it makes a lock of its own."""
+        return {"counts": self.counts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.counts = state["counts"]
+
     def report(self, kind: str, message: str) -> None:
         """Counts an incident, and logs the message if it is the first of its kind."""
         with self._lock:

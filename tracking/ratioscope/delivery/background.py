@@ -114,7 +114,7 @@ class Background(Tracker):
         self._closing.set()
         self._wake.set()
 
-    def abandon(self) -> None:
+    def wait(self) -> None:
         """Waits for the thread until just before the timeout, and then asks it to end after the row in its hands."""
         assert self._deadline is not None
         grace = GRACE_S if self._timeout >= 2.0 * GRACE_S else 0.0
@@ -126,10 +126,12 @@ class Background(Tracker):
             return
         self.finish()
         assert self._deadline is not None
-        self.abandon()
+        self.wait()
         abandoned = self._sender.abandoned
         if abandoned:
-            self._worker.join(max(GRACE_S / 5.0, self._deadline - time.monotonic()))
+            if not self._worker.join(max(GRACE_S / 5.0, self._deadline - time.monotonic())):
+                with self._incidents.isolate(f"{self.name} close"):
+                    self._tracker.abandon()
             self._sender.release()
         rows = self._sender.count_rows()
         if abandoned:

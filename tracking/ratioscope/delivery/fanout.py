@@ -171,7 +171,7 @@ class Fanout:
         for tracker in served:
             tracker.finish(timeout)
         for tracker in served:
-            tracker.abandon()
+            tracker.wait()
         for sink in self._sinks:
             if sink.opened:
                 with self._incidents.isolate(f"{sink.name} close"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.alerts.changes import FindingChanges
 from ratioscope.alerts.watch import Watch
@@ -57,6 +58,13 @@ class RunSetup:
     live_runs: Mapping[str, Callable[[], object | None]] = field(default_factory=dict)
     restored_step: int | None = None
     already_logged: Container[str] = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunSetup:
+        """Copies all but the trackers: their clients hold connections and threads."""
+        copied = {
+            each.name: deepcopy(getattr(self, each.name), memo) for each in fields(self) if each.name != "trackers"
+        }
+        return RunSetup(trackers=self.trackers, **copied)
 
 
 class Output:

@@ -166,8 +166,9 @@ class Recorder(Observer):
         return self._windows.stop
 
     def start_anew(self) -> None:
-        """Forgets reported findings and the requested stop, for another training; call it on every rank."""
-        self._windows.stop = self._reaction.wants_stop = False
+        """Forgets open windows, findings and a requested stop, for another training; call it on every rank."""
+        self._windows.forget()
+        self._reaction.wants_stop = False
         self._changes = FindingChanges()
 
     def flush(self, *, step: int, split: str = "train") -> Record | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.recording.output import Output
 from ratioscope.threads import OneAtATime
@@ -32,6 +32,10 @@ class Session:
         self._calls = OneAtATime()
         self.output: Output | None = None
         """The open output; None before ``open`` and after ``close``."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state of a copy, which is closed: two writers would share a journal and the runs of trackers."""
+        return {"_incidents": self._incidents, "_calls": OneAtATime(), "output": None}
 
     def open(self, setup: Callable[[], RunSetup]) -> None:
         """Opens the output and its trackers, as far as that has not happened; ``setup`` makes a new output's."""

@@ -178,6 +178,12 @@ class Tracker(ABC):
         ``is_news`` is False if an alert interrupts a person.
         """
 
+    def abandon(self) -> None:  # noqa: B027 - optional, as its docstring says
+        """Frees what would hold up the end of the process; does nothing unless overridden.
+
+        Called on the main thread while a call on the delivery thread hangs, once nobody waits for it any more.
+        """
+
     @property
     def takes_alerts(self) -> bool:
         """True if the class overrides ``alert``; events are not queued for any other."""
