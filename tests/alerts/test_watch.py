@@ -367,8 +367,7 @@ def test_an_end_does_not_wait_for_a_diagnosis_that_hangs(monkeypatch: pytest.Mon
     watch.close(0.05)
     assert incidents.counts == {"diagnosis did not finish": 1}
     go.set()
-    assert watch._thread is not None
-    watch._thread.join(LIMIT_S)
+    assert watch._worker.join(LIMIT_S)
     assert events == []
 
 

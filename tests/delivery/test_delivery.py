@@ -240,7 +240,7 @@ def test_an_abandoned_tracker_sends_no_row(tmp_path: Path, server: Server) -> No
     assert server.waiting.wait(10)
     run.close()
     server.go.set()
-    run.served["fake"]._thread.join(10)  # type: ignore[union-attr]
+    run.served["fake"]._worker.join(10)  # type: ignore[union-attr]
     assert server.rows == []
 
 
@@ -460,8 +460,8 @@ class Inline(OneByOne):
     background = False
 
 
-def test_inline_trackers_share_a_row_and_a_commit(tmp_path: Path) -> None:
-    """Inline trackers receive one row, built once; one statement marks it for those that accepted it."""
+def test_inline_trackers_share_a_commit_and_no_row(tmp_path: Path) -> None:
+    """Inline trackers receive equal rows, each its own; one statement marks them for those that accepted theirs."""
 
     class Named(MemoryTracker):
         def __init__(self, name: str, *, fails: bool = False) -> None:
@@ -481,7 +481,8 @@ def test_inline_trackers_share_a_row_and_a_commit(tmp_path: Path) -> None:
     run.journal._connection.set_trace_callback(statements.append)
     run.write(1)
     run.journal._connection.set_trace_callback(None)
-    assert first.rows[0] is second.rows[0]
+    assert first.rows[0].scalars == second.rows[0].scalars
+    assert first.rows[0].scalars is not second.rows[0].scalars
     assert run.missing() == {"first": 0, "second": 0, "third": 1}
     assert [text.split()[:2] for text in statements if "delivery" in text] == [["INSERT", "OR"]]
     assert not {"BEGIN", "COMMIT"} & {text.split()[0] for text in statements}

@@ -295,7 +295,7 @@ def test_trackers_get_the_requested_detail(detail: str) -> None:
     (row,) = tracker.rows
     health = record.health if detail == "full" else {}
     assert row.scalars == {key: value for key, value in record.scalars.items() if key in keys(detail)} | health
-    assert row.record is record
+    assert row.record == record
     assert (row.step, row.split, row.time) == (record.step, record.split, record.time)
     assert len(record.scalars) > len(keys("standard"))
 

@@ -117,7 +117,7 @@ class Record:
             step=data["step"],
             split=data["split"],
             time=data["time"],
-            scalars=data["scalars"],
+            scalars={} if _has_failed(data["state"]) else data["scalars"],
             summary=StoredSummary(data["state"], correction),
             world_size=data["world_size"],
             events=tuple(data["events"]),
@@ -126,3 +126,8 @@ class Record:
             texts=worst.texts_from_json(data.get("texts", ())),
             definitions=data["definitions"],
         )
+
+
+def _has_failed(state: Mapping[str, Any]) -> bool:
+    """Returns whether every observation of a stored window failed. Earlier versions gave such a window counts of 0."""
+    return bool(state["counts"].get("errors")) and state["maxima"].get("generations", -math.inf) <= 0.0

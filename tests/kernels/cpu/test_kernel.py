@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
@@ -17,8 +18,8 @@ from hypothesis import strategies as st
 import ratioscope as rs
 from ratioscope.batch.observation import Observation
 from ratioscope.summary import kernels, reduce
-from ratioscope_integrations.kernels.cpu import finish, kernel, rows, threads
-from ratioscope_integrations.kernels.cpu.kernel import CpuKernel
+from ratioscope_integrations.kernels.cpu import finish, reduction, rows, threads
+from ratioscope_integrations.kernels.cpu.reduction import CpuKernel
 from tests.support import kernel_cases
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def test_threads_share_the_rows(n_threads: int, monkeypatch: pytest.MonkeyPatch)
     train, rollout, _ = batch.given
     rollout.clamp_(min=-250.0)
     train.clamp_(min=-250.0, max=10.0)
-    monkeypatch.setattr(kernel, "n_threads", lambda: n_threads)
+    monkeypatch.setattr(reduction, "n_threads", lambda: n_threads)
     expected, result, taken = both(batch, RULES[1], None)
     assert taken
     assert kernel_cases.difference(result, expected) is None
@@ -105,7 +106,7 @@ def test_threads_share_the_rows(n_threads: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("rule", RULES[:5], ids=lambda rule: rule.mode if rule else "no rule")
 def test_no_batch_compiles_another_variant(rule: rs.Correction | None, dtype: torch.dtype) -> None:
     """Strided tensors, columns of a wider batch and any rule run the variant that was compiled at the start."""
-    kernel.make()
+    reduction.first_call()
     batch = kernel_cases.batch(12, 90, seed=4, scale=0.05, strange=False, dtype=dtype)
     assert batch.advantages is not None
     assert batch.token_ids is not None
@@ -173,24 +174,82 @@ def test_the_kernel_is_found_and_compiled_in_the_background(monkeypatch: pytest.
     assert not kernels._makers
     monkeypatch.delenv(kernels.SWITCH)
     assert kernels.reduced(observation, None, None) is None  # not due
-    assert kernels._makers["cpu"]._thread is None
+    assert not kernels._makers["cpu"]._worker.was_started
     kernels._makers["cpu"]._due = 0.0
     kernels.reduced(observation, None, None)  # compiling
-    assert kernels.ready("cpu", timeout=120.0)
+    assert kernels.ready("cpu", timeout=300.0)
     part = kernels.reduced(observation, None, None)
     assert part is not None
     assert part.n.tolist() == [2]
 
 
-@pytest.mark.parametrize("end", ["pass", "import os; os._exit(0) if os.fork() == 0 else os.wait()"])
-def test_a_process_may_end_or_fork_during_compilation(end: str) -> None:
-    """The end of the process and a fork wait until the compiler has finished, and the exit status is 0."""
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_torchs_default_type_compiles_no_other_variant(dtype: torch.dtype) -> None:
+    """Under another default type of torch the compiled variant gives the same state, with and without rule and ids."""
+    reduction.first_call()
+    batch = kernel_cases.batch(12, 90, seed=4, scale=0.05, strange=False)
+    bare = Observation.of(*batch.given)
+    expected = [KERNEL(each, rule, None) for each in (batch, bare) for rule in RULES[:5]]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        results = [KERNEL(each, rule, None) for each in (batch, bare) for rule in RULES[:5]]
+    finally:
+        torch.set_default_dtype(before)
+    for result, right in zip(results, expected, strict=True):
+        assert result is not None
+        assert right is not None
+        assert torch.equal(result.state.sums, right.state.sums)
+    assert [len(compiled.signatures) for compiled in (rows.reduce_rows, finish.finish)] == [1, 1]
+
+
+DURING = """
+import os, time, torch, concurrent.futures.thread
+from ratioscope.summary import kernels
+kernels.ready(timeout={seconds})
+start = time.monotonic()
+{end}
+print(time.monotonic() - start, flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "os._exit(0) if os.fork() == 0 else os.wait()"], ids=["ends", "forks"])
+@pytest.mark.parametrize("seconds", [0.3, 3.0, 10.0])
+def test_a_process_ends_and_forks_during_compilation(end: str, seconds: float) -> None:
+    """Neither a fork nor the end of the process waits for the compiler, and the exit status is 0."""
     # Torch is imported first, as in a training run: modules with exit hooks must not be imported during the exit.
-    start = "from ratioscope.summary import kernels; kernels.ready(timeout=0.3)"
-    code = f"import torch, concurrent.futures.thread; {start}; {end}"
+    code = DURING.format(seconds=seconds, end=end)
     environment = {**os.environ, kernels.SWITCH: "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+    assert float(done.stdout) < 3.0
+    assert time.monotonic() - start < seconds + 20.0
+
+
+LOADED = """
+import sys, time, torch
+from ratioscope.summary import kernels
+assert kernels.ready(timeout=200)
+from ratioscope.batch.observation import Observation
+from ratioscope_integrations.kernels.cpu.rows import reduce_rows
+assert sum(reduce_rows.stats.cache_hits.values()) == 1 and not reduce_rows.stats.cache_misses
+logps = -torch.rand(4, 8)
+assert kernels.reduced(Observation.of(logps, logps, torch.ones(4, 8, dtype=torch.bool)), None, None) is not None
+torch.set_default_dtype(torch.float64)
+assert kernels.reduced(Observation.of(logps, logps, torch.ones(4, 8, dtype=torch.bool)), None, None) is not None
+try:
+    reduce_rows(0, None, None, None)
+except TypeError:
+    print("compiles nothing")
+"""
+
+
+def test_the_kernel_is_loaded_and_never_compiled_in_this_process() -> None:
+    """The compiled result is loaded from the other process, and no later call can compile another variant."""
+    environment = {**os.environ, kernels.SWITCH: "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.stdout == "compiles nothing\n", done.stderr
 
 
 @pytest.mark.parametrize("requested", [True, False])

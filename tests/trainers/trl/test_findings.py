@@ -106,3 +106,21 @@ def test_both_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["step"] == second["step"] < MAX_STEPS
     assert (first["knew"], second["knew"]) == (True, False)
+
+
+def test_failed_observations_stop_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With on_finding="stop" a training whose observations all fail inside ratioscope makes every step."""
+
+    def broken(*_: object, **__: object) -> None:
+        msg = "no memory"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(rs.RatioSummary, "observe", broken)
+    trainer = make_trainer(tmp_path, monkeypatch, max_steps=8)
+    tracker = rs.MemoryTracker()
+    callback = RatioscopeCallback(trainer, report_to=[tracker], on_finding="stop")
+    trainer.add_callback(callback)
+    trainer.train()
+    assert trainer.state.global_step == 8
+    assert callback.recorder.incidents.counts["observing a batch: RuntimeError"] == 8
+    assert tracker.events == []

@@ -8,13 +8,13 @@ intervals that limit the thread's share of the processor, and reports changes. I
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.diagnosis import Run, diagnose
 from ratioscope.runs.pooled import PooledRun
+from ratioscope.threads import Flag, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,10 +59,9 @@ class Watch:
         self._changes = changes
         self._added = 0
         self._waiting: deque[Record] = deque()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
+        self._wake, self._closing = Flag(), Flag()
         self._abandoned = False
-        self._thread: threading.Thread | None = None
+        self._worker = Worker(self._serve, name="ratioscope-watch", incidents=incidents)
 
     def start(self) -> None:
         """Reports findings of the config alone, on the caller's thread. Takes a millisecond or two."""
@@ -73,15 +72,14 @@ class Watch:
         """Queues one window, and starts the thread after a few. Ignores evaluations, and does nothing in a child."""
         if os.getpid() != self._pid or record.split != "train" or not record.scalars or self._closing.is_set():
             return
+        self._added += 1
+        has_thread = self._added < FIRST_WINDOWS or self._worker.start()
         if len(self._waiting) >= MOST_WAITING:
-            self._incidents.report("diagnosis queue full", "the diagnosis is too slow; it leaves windows out")
+            if has_thread:
+                self._incidents.report("diagnosis queue full", "the diagnosis is too slow; it leaves windows out")
             return
         self._waiting.append(record)
-        self._added += 1
         if self._added >= FIRST_WINDOWS:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="ratioscope-watch", daemon=True)
-                self._thread.start()
             self._wake.set()
 
     def counts(self) -> dict[str, float]:
@@ -101,10 +99,7 @@ class Watch:
             return
         self._closing.set()
         self._wake.set()
-        if self._thread is None:
-            return
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        if not self._worker.join(timeout):
             self._abandoned = True
             text = f"the diagnosis took longer than {timeout:g} s at the end, so its last look is missing"
             self._incidents.report("diagnosis did not finish", text)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from ratioscope.delivery.sender import Sender
+from ratioscope.threads import Flag, Worker
 from ratioscope.trackers.base import Tracker
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ PAUSE_S = 1.0
 """Seconds that the thread rests after a delivery, so that records of short steps are sent together."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
 """Seconds before a tracker that failed is tried again; the delay doubles from the first to the longest."""
+GRACE_S = 0.5
+"""Seconds at the end of the timeout in which a thread that is between two rows notices that nobody waits any more."""
 
 
 class Background(Tracker):
@@ -27,7 +29,8 @@ class Background(Tracker):
 
     One daemon thread serves one tracker, so a dead backend does not slow a live one. Rows come from the journal,
     oldest first, and are marked there when the tracker has taken them; after a failure the thread waits and tries
-    again. Rows that no journal holds wait in memory; if there are too many of those, the oldest is dropped.
+    again. Rows that no journal holds wait in memory; if there are too many of those, the oldest is dropped. Where no
+    thread can be started, rows stay in the journal; each record tries again.
 
     Args:
         tracker: the tracker to serve.
@@ -57,9 +60,9 @@ class Background(Tracker):
         self._timeout = timeout
         self._recorded = self._sender.count_rows()
         self._deadline: float | None = None
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"ratioscope-{tracker.name}", daemon=True)
+        self._opened = False
+        self._wake, self._closing = Flag(), Flag()
+        self._worker = Worker(self._serve, name=f"ratioscope-{tracker.name}", incidents=incidents)
 
     @property
     def delivered(self) -> int:
@@ -73,10 +76,10 @@ class Background(Tracker):
 
     def open(self, run: RunContext) -> bool:
         """Opens the tracker on the calling thread, then starts the delivery thread."""
-        opened = self._sender.open(run)
-        if opened:
-            self._thread.start()
-        return opened
+        self._opened = self._sender.open(run)
+        if self._opened:
+            self._worker.start()
+        return self._opened
 
     def write(self, row: Row) -> None:
         """Queues a row that no journal holds."""
@@ -95,6 +98,8 @@ class Background(Tracker):
     def wake(self, records: int = 0) -> None:
         """Notifies the thread that the journal has this many new records."""
         self._recorded += records
+        if self._opened:
+            self._worker.start()
         self._wake.set()
 
     def queued(self) -> int:
@@ -102,22 +107,31 @@ class Background(Tracker):
         # From counters, not from the journal: this runs at every flush and thousands of rows may wait.
         return len(self._sender.rows) + max(0, self._recorded - self._sender.taken)
 
-    def finish(self) -> None:
-        """Signals the thread that no more rows come, and starts the timeout of ``close``."""
+    def finish(self, timeout: float | None = None) -> None:
+        """Signals the thread that no more rows come, and starts the timeout of ``close``, or a shorter one."""
         if self._deadline is None:
-            self._deadline = time.monotonic() + self._timeout
+            self._deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         self._closing.set()
         self._wake.set()
 
+    def wait(self) -> None:
+        """Waits for the thread until just before the timeout, and then asks it to end after the row in its hands."""
+        assert self._deadline is not None
+        grace = GRACE_S if self._timeout >= 2.0 * GRACE_S else 0.0
+        self._sender.abandoned = not self._worker.join(self._deadline - grace - time.monotonic())
+
     def close(self) -> None:
         """Waits for the thread, at most for the timeout, and reports the rows that are left."""
-        if self._thread.ident is None:
+        if not self._opened:
             return
         self.finish()
         assert self._deadline is not None
-        self._thread.join(max(0.0, self._deadline - time.monotonic()))
-        abandoned = self._sender.abandoned = self._thread.is_alive()
+        self.wait()
+        abandoned = self._sender.abandoned
         if abandoned:
+            if not self._worker.join(max(GRACE_S / 5.0, self._deadline - time.monotonic())):
+                with self._incidents.isolate(f"{self.name} close"):
+                    self._tracker.abandon()
             self._sender.release()
         rows = self._sender.count_rows()
         if abandoned:

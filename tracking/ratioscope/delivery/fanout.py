@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ class _Sink:
     """Holds one tracker, its run and the counts of its delivery.
 
     Attributes:
+        name: the tracker's name, read once.
         tracker: the tracker, wrapped where it is served in the background.
         run: the context to open it with.
         target: its entry in the journal; None without a journal.
@@ -39,6 +41,7 @@ class _Sink:
         alerts: events to report at the next ``open``.
     """
 
+    name: str
     tracker: Tracker
     run: RunContext
     target: Target | None
@@ -91,7 +94,10 @@ class Fanout:
             with incidents.guard("journal"):
                 self._rows.follow(journal.first_records())
         self._hosts = hosts or {}
-        self._sinks = [self._sink(tracker, run, (reporters or {}).get(tracker.name), journal) for tracker in trackers]
+        self._sinks: list[_Sink] = []
+        for tracker in trackers:
+            with incidents.isolate("a tracker's set-up"):
+                self._sinks.append(self._sink(tracker, run, reporters or {}, journal))
 
     def open(self) -> None:
         """Opens trackers that are not open yet. Call it whenever the trainer may have opened its runs."""
@@ -99,7 +105,7 @@ class Fanout:
             return
         for sink in self._sinks:
             if not sink.opened:
-                with self._incidents.guard(f"{sink.tracker.name} open"):
+                with self._incidents.isolate(f"{sink.name} open"):
                     self._open(sink)
                 if sink.opened and isinstance(sink.tracker, Background):
                     sink.tracker.wake()
@@ -108,7 +114,7 @@ class Fanout:
                 if self._write(sink, row):
                     self._mark([sink], identifier)
             while sink.opened and sink.alerts:
-                with self._incidents.guard(f"{sink.tracker.name} alert"):
+                with self._incidents.isolate(f"{sink.name} alert"):
                     sink.tracker.alert(sink.alerts.popleft())
 
     def write(self, record: Record, *, identifier: int | None = None) -> None:
@@ -123,12 +129,12 @@ class Fanout:
         rows: dict[bool, Row] = {}
         taken: list[_Sink] = []
         for sink in self._sinks:
-            if identifier is not None and isinstance(sink.tracker, Background):
+            if identifier is not None and sink.target is not None and isinstance(sink.tracker, Background):
                 sink.tracker.wake(1)
                 continue
             if sink.reported not in rows:
                 rows[sink.reported] = self._rows.make(record, reported=sink.reported)
-            row = rows[sink.reported]
+            row = rows[sink.reported].copy()
             if not sink.opened:
                 self._wait(sink, identifier, row)
             elif self._write(sink, row):
@@ -141,10 +147,10 @@ class Fanout:
         A tracker in the background reports it on its own thread, any other at the next ``open``.
         """
         for sink in self._sinks:
-            if isinstance(sink.tracker, Background):
-                sink.tracker.alert(event)
-            elif sink.tracker.takes_alerts:
-                sink.alerts.append(event)
+            queue = sink.tracker.alert if isinstance(sink.tracker, Background) else sink.alerts.append
+            with self._incidents.isolate(f"{sink.name} alert"):
+                if sink.tracker.takes_alerts:
+                    queue(event)
 
     def health(self) -> dict[str, float]:
         """Returns the numbers of rows queued and delivered and of failed attempts, for each tracker."""
@@ -153,48 +159,54 @@ class Fanout:
             counter = sink.tracker if isinstance(sink.tracker, Background) else sink
             queued = counter.queued() if isinstance(counter, Background) else len(counter.waiting)
             counts = {"queued": queued, "delivered": counter.delivered, "failed": counter.failed}
-            health |= {f"ratioscope/delivery/{sink.tracker.name}/{name}": count for name, count in counts.items()}
+            health |= {f"ratioscope/delivery/{sink.name}/{name}": count for name, count in counts.items()}
         return health
 
-    def close(self) -> None:
-        """Closes all trackers; waits for those in the background at the same time."""
+    def close(self, timeout: float | None = None) -> None:
+        """Closes all trackers; waits for those in the background together, for the timeout or ``close_timeout``."""
         if os.getpid() != self._pid:
             return
         self.open()
-        for sink in self._sinks:
-            if sink.opened and isinstance(sink.tracker, Background):
-                sink.tracker.finish()
+        served = [sink.tracker for sink in self._sinks if sink.opened and isinstance(sink.tracker, Background)]
+        for tracker in served:
+            tracker.finish(timeout)
+        for tracker in served:
+            tracker.wait()
         for sink in self._sinks:
             if sink.opened:
-                with self._incidents.guard(f"{sink.tracker.name} close"):
+                with self._incidents.isolate(f"{sink.name} close"):
                     sink.tracker.close()
             elif rows := self._unsent(sink):
-                name = sink.tracker.name
-                self._incidents.report(f"{name} never opened", f"{name} never had a run; {rows} rows were not sent")
+                text = f"{sink.name} never had a run; {rows} rows were not sent"
+                self._incidents.report(f"{sink.name} never opened", text)
 
     def where(self) -> list[str]:
         """Returns one line for each open tracker: where to look."""
         lines: list[str] = []
         for sink in self._sinks:
             if sink.opened:
-                with self._incidents.guard(f"{sink.tracker.name} where"):
-                    lines.append(f"{sink.tracker.name}: {sink.tracker.where()}")
+                with self._incidents.isolate(f"{sink.name} where"):
+                    lines.append(f"{sink.name}: {sink.tracker.where()}")
         return lines
 
-    def _sink(self, tracker: Tracker, run: RunContext, reporter: object | None, journal: Journal | None) -> _Sink:
-        host = self._hosts.get(tracker.name) if reporter is None else None
+    def _sink(
+        self, tracker: Tracker, run: RunContext, reporters: Mapping[str, object], journal: Journal | None
+    ) -> _Sink:
+        name, reporter = tracker.name, reporters.get(tracker.name)
+        host = self._hosts.get(name) if reporter is None else None
         shared = reporter is not None or host is not None
         target = None
         if journal is not None:
+            owned = not shared and not tracker.attaches()
             with self._incidents.guard("journal"):
-                owned = not shared and not tracker.attaches()
-                target = open_target(journal, tracker.name, owned=owned, reported=reporter is not None)
-        context = replace(run, reporter=reporter, identity=None if target is None else target.identity)
+                target = open_target(journal, name, owned=owned, reported=reporter is not None)
+        identity = None if target is None else target.identity
+        context = replace(run, config=deepcopy(run.config), reporter=reporter, identity=identity)
         # A row that merges into the reporter's own must be handed over before the reporter logs.
         if tracker.background and not (shared and tracker.merges):
             supply = None if target is None else Supply(target, self._rows, reported=reporter is not None)
             tracker = Background(tracker, self._incidents, supply=supply, timeout=self._close_timeout)
-        return _Sink(tracker, context, target, host)
+        return _Sink(name, tracker, context, target, host)
 
     def _open(self, sink: _Sink) -> None:
         if sink.host is not None:
@@ -216,13 +228,12 @@ class Fanout:
 
     def _wait(self, sink: _Sink, identifier: int | None, row: Row) -> None:
         if len(sink.waiting) == sink.waiting.maxlen:
-            name = sink.tracker.name
-            self._incidents.report(f"{name} queue full", f"{name} has no run yet; its oldest row was dropped")
+            self._incidents.report(f"{sink.name} queue full", f"{sink.name} has no run yet; its oldest row was dropped")
         sink.waiting.append((identifier, row))
 
     def _write(self, sink: _Sink, row: Row) -> bool:
         """Returns whether the tracker took the row."""
-        with self._incidents.guard(f"{sink.tracker.name} write"):
+        with self._incidents.isolate(f"{sink.name} write"):
             sink.tracker.write(row)
             sink.delivered += 1
             return True
@@ -230,8 +241,7 @@ class Fanout:
         return False
 
     def _mark(self, sinks: Sequence[_Sink], identifier: int | None) -> None:
-        """Marks a record as delivered to these trackers."""
-        # In one commit, because each statement releases the interpreter lock and may wait to get it back.
+        """Marks a record as delivered to these trackers, in one commit: each waits for the interpreter lock."""
         targets = [sink.target for sink in sinks if sink.target is not None]
         if identifier is not None and targets:
             with self._incidents.guard("journal"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from ratioscope.alerts.changes import FindingChanges
 from ratioscope.alerts.watch import Watch
@@ -57,6 +58,13 @@ class RunSetup:
     live_runs: Mapping[str, Callable[[], object | None]] = field(default_factory=dict)
     restored_step: int | None = None
     already_logged: Container[str] = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunSetup:
+        """Copies all but the trackers: their clients hold connections and threads."""
+        copied = {
+            each.name: deepcopy(getattr(self, each.name), memo) for each in fields(self) if each.name != "trackers"
+        }
+        return RunSetup(trackers=self.trackers, **copied)
 
 
 class Output:
@@ -125,9 +133,10 @@ class Output:
         return record
 
     def close(self) -> None:
-        """Waits a bounded time for the diagnosis and the trackers, ends our runs, and closes the journal."""
+        """Waits at most ``close_timeout`` for the diagnosis and the trackers, ends our runs, and closes the journal."""
+        deadline = time.monotonic() + self._setup.close_timeout
         self._watch.close(WATCH_SHARE * self._setup.close_timeout)
-        self._fanout.close()
+        self._fanout.close(deadline - time.monotonic())
         if self._journal is not None:
             with self._incidents.guard("journal"):
                 self._journal.close()
@@ -138,7 +147,7 @@ class Output:
 
     def _health(self, record: Record, observe_s: float) -> dict[str, float]:
         """Cost of recording, state of delivery and open findings; a relayed log without a window has no cost."""
-        overhead = {"ratioscope/overhead/observe_ms": 1000.0 * observe_s} if record.scalars else {}
+        overhead = {"ratioscope/overhead/observe_ms": 1000.0 * observe_s} if record.scalars or record.events else {}
         if self._flush_ms is not None:
             overhead["ratioscope/overhead/flush_ms"] = self._flush_ms
         findings = self._watch.counts() if record.split == "train" and record.scalars else {}

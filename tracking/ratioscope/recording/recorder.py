@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,9 @@ from ratioscope.record import Record
 from ratioscope.recording.accelerate import AcceleratorHost
 from ratioscope.recording.given import numbers, whole_step
 from ratioscope.recording.observer import Observer
-from ratioscope.recording.output import Output, RunSetup
+from ratioscope.recording.output import RunSetup
 from ratioscope.recording.ranks import is_main_rank
+from ratioscope.recording.session import Session
 from ratioscope.recording.token_texts import Decode, token_texts
 from ratioscope.secrets import outgoing
 from ratioscope.summary.host import HostSummary
@@ -104,13 +104,13 @@ class Recorder(Observer):
             close_timeout=close_timeout,
             texts=token_texts(decode, self.incidents),
         )
-        self._output: Output | None = None
+        self._session = Session(self.incidents)
         self._merge_s = 0.0
 
     @property
     def is_open(self) -> bool:
         """True from :meth:`open` to :meth:`close`, on rank 0."""
-        return self._output is not None
+        return self._session.output is not None
 
     @property
     def tracker_names(self) -> list[str]:
@@ -139,22 +139,20 @@ class Recorder(Observer):
         """
         if not is_main_rank():
             return
-        if self._output is None:
-            with self.incidents.guard("run config"):
-                self._output = Output(
-                    replace(
-                        self._setup,
-                        run=replace(self._setup.run, config=self._run_config(sections)),
-                        changes=self._changes,
-                        reporters=reporters or {},
-                        live_runs={**self._host.runs(), **(live_runs or {})},
-                        restored_step=restored_step,
-                        already_logged=already_logged,
-                    )
-                )
-                atexit.register(self.close)
-        if self._output is not None:
-            self._output.open()
+        self._session.open(
+            lambda: replace(
+                self._run_setup(sections),
+                reporters=reporters or {},
+                live_runs={**self._host.runs(), **(live_runs or {})},
+                restored_step=restored_step,
+                already_logged=already_logged,
+            )
+        )
+
+    def _run_setup(self, sections: Mapping[str, Mapping[str, Any]] | None = None) -> RunSetup:
+        """Returns the settings of an attempt that starts now."""
+        run = replace(self._setup.run, config=self._run_config(sections))
+        return replace(self._setup, run=run, changes=self._changes, live_runs=self._host.runs())
 
     def _run_config(self, sections: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
         setup, sections = self._setup, self._host.sections() | dict(sections or {})
@@ -168,8 +166,9 @@ class Recorder(Observer):
         return self._windows.stop
 
     def start_anew(self) -> None:
-        """Forgets reported findings and the requested stop, for another training; call it on every rank."""
-        self._windows.stop = self._reaction.wants_stop = False
+        """Forgets open windows, findings and a requested stop, for another training; call it on every rank."""
+        self._windows.forget()
+        self._reaction.wants_stop = False
         self._changes = FindingChanges()
 
     def flush(self, *, step: int, split: str = "train") -> Record | None:
@@ -219,29 +218,27 @@ class Recorder(Observer):
         Returns:
             The stored record: with the state of delivery and the texts of its worst tokens.
         """
-        self.open()
-        if self._output is None:
+        if not is_main_rank():
             return record
-        # The newest hook runs first: registered again, this one precedes that of a tracker imported meanwhile.
-        atexit.unregister(self.close)
-        atexit.register(self.close)
-        return self._output.write(record, merge_s=self._merge_s, observe_s=self._windows.observe_s)
+        seconds = {"merge_s": self._merge_s, "observe_s": self._windows.observe_s}
+        return self._session.write(record, self._run_setup, **seconds)
 
     def close(self) -> None:
-        """Sends the remaining records and ends the runs that the recorder opened. Bounded in time; never raises."""
-        output, self._output = self._output, None
-        if output is not None:
-            atexit.unregister(self.close)
-            output.close()
+        """Sends the remaining records and ends the runs that the recorder opened.
+
+        Bounded by ``close_timeout``; never raises. A signal handler may call it at any moment: if it interrupts another
+        call of the recorder, the recorder is closed at the end of that call.
+        """
+        self._session.close()
 
     @property
     def journal_path(self) -> Path | None:
         """The journal's file; None where there is none or it could not be opened."""
-        return None if self._output is None else self._output.journal_path
+        return self._session.journal_path
 
     def where(self) -> list[str]:
         """Returns the location of each open tracker's run, one line each."""
-        return [] if self._output is None else self._output.where()
+        return self._session.where()
 
     def __enter__(self) -> Self:
         return self

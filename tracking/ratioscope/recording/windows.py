@@ -99,6 +99,12 @@ class Windows:
             events=tuple(_events(summary)),
         )
 
+    def forget(self) -> None:
+        """Empties every window, and takes a requested stop back."""
+        self._open.clear()
+        self._seconds.clear()
+        self.stop = False
+
     @contextmanager
     def _timed(self, split: str) -> Iterator[None]:
         start = time.perf_counter()

@@ -66,7 +66,7 @@ class PooledRun:
 
     Attributes:
         windows: number of windows.
-        without_tokens: steps of the windows that hold no valid token.
+        without_tokens: steps of the windows that hold no valid token, and in which no observation failed.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class PooledRun:
 
     def _append(self, window: Part, scalars: Mapping[str, float]) -> None:
         self.windows += 1
-        if not scalars.get(TOKENS, 1.0):
+        if not scalars.get(TOKENS, 1.0) and not (window.summary and window.summary.count("errors")):
             self.without_tokens.append(window.last)
         parts = self._parts
         if parts and parts[-1].windows + len(self._waiting) < self._span:

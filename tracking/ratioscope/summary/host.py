@@ -119,12 +119,13 @@ class HostSummary:
         )
 
     def metrics(self, *, detail: str = "full") -> dict[str, float]:
-        """Computes every statistic that has data, by full key, as finite Python floats.
+        """Computes every statistic that has data, by full key; finite Python floats, none if all observations failed.
 
         Args:
             detail: ``"headline"``, ``"standard"`` or ``"full"``, as in :mod:`ratioscope.metrics.metric`.
         """
-        return compute(self.view(), detail=detail)
+        # Counts of 0 would state that the batches had no token, which nobody has seen.
+        return {} if self.count("errors") and self.maxima[GENERATIONS] <= 0.0 else compute(self.view(), detail=detail)
 
     def view(self) -> View:
         """Returns the state by name, as formulas read it."""

@@ -1,17 +1,16 @@
 """Kernels: faster ways to the same state, where one is installed for a device.
 
 A kernel is found by an entry point of its device's type in :data:`GROUP`, a function without arguments that makes it.
-That may compile for some seconds, so it is called on a thread of its own, some time after the first batch on such a
-device was observed, and the plain path is taken until it has returned. Counts and histograms are the same to the bit
-either way, sums to 1e-12.
+That may take some seconds, so it is called on a thread of its own, some time after the first batch on such a device was
+observed, and the plain path is taken until it has returned. The thread may be cut off by the end of the process, and
+forked, at any moment: a kernel that cannot bear this waits by hooks of its own. Counts and histograms are the same to
+the bit either way, sums to 1e-12.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import threading
 import time
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -23,6 +22,7 @@ from ratioscope.state.histogram import N_BUCKETS
 from ratioscope.state.length_histogram import LENGTH_COUNTS, N_LENGTHS
 from ratioscope.state.slots import COUNTS, GENERATIONS, HISTOGRAMS, MAXIMA, SUMS
 from ratioscope.state.tables import Top
+from ratioscope.threads import Worker
 
 if TYPE_CHECKING:
     from ratioscope.batch.observation import Observation
@@ -40,8 +40,8 @@ DEFAULT = "cpu"
 START_AFTER_S = 30.0
 """Seconds from a device's first batch until its kernel is made: a short script has no use for one."""
 
-LONGEST_S = 60.0
-"""Seconds that a fork, or the end of the process, waits at most for a kernel which is being made."""
+LONGEST_S = 120.0
+"""Seconds that :func:`ready` waits for a kernel, unless it is called with others."""
 
 
 class BatchState(NamedTuple):
@@ -104,30 +104,22 @@ class _Maker:
         self.kernel: Kernel | None = None
         self._device = device
         self._due = time.monotonic() + START_AFTER_S
-        self._thread: threading.Thread | None = None
+        self._worker = Worker(self._make, name=f"ratioscope-kernel-{device}", incidents=None)
 
     def poll(self) -> Kernel | None:
         """The kernel, if it is made; has it made when it is due."""
-        if self._thread is None and time.monotonic() >= self._due:
+        if not self._worker.was_started and time.monotonic() >= self._due:
             self.start()
         return self.kernel
 
     def start(self) -> None:
-        """Begins to make it, once."""
-        if self._thread is not None:
-            return
-        name = f"ratioscope-kernel-{self._device}"
-        self._thread = threading.Thread(target=self._make, name=name, daemon=True)
-        self._thread.start()
-        # A compiler that is interrupted by the end of its process ends it badly, and a fork would inherit its locks.
-        atexit.register(self.wait)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self.wait)
+        """Begins to make it, once; tries again after a while where no thread can be started."""
+        if not self._worker.start():
+            self._due = time.monotonic() + START_AFTER_S
 
     def wait(self, timeout: float | None = LONGEST_S) -> None:
         """Until it is made, or cannot be."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        self._worker.join(timeout)
 
     def _make(self) -> None:
         try:

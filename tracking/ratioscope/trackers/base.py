@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,6 +66,20 @@ class Row:
     histograms: Mapping[str, Bins]
     record: Record
     logs: Mapping[str, float] = field(default_factory=dict)
+
+    def copy(self) -> Row:
+        """Returns a row that a tracker may change without changing the record or what another tracker receives."""
+        record = self.record
+        return replace(
+            self,
+            scalars=dict(self.scalars),
+            histograms={
+                key: replace(bins, counts=bins.counts.copy(), edges=bins.edges.copy())
+                for key, bins in self.histograms.items()
+            },
+            logs=dict(self.logs),
+            record=replace(record, scalars=dict(record.scalars), logs=dict(record.logs), health=dict(record.health)),
+        )
 
 
 def prefix_of(split: str) -> str:
@@ -162,6 +176,12 @@ class Tracker(ABC):
 
         Called on the thread of ``write``; in the background up to three times if it raises. Skip events whose
         ``is_news`` is False if an alert interrupts a person.
+        """
+
+    def abandon(self) -> None:  # noqa: B027 - optional, as its docstring says
+        """Frees what would hold up the end of the process; does nothing unless overridden.
+
+        Called on the main thread while a call on the delivery thread hangs, once nobody waits for it any more.
         """
 
     @property

@@ -1,212 +1,147 @@
-"""CPU kernel: reduces a batch by compiled code whose threads share its completions.
+"""Making of the CPU kernel: another process compiles it, and this one loads the result.
 
-Needs numba, which vLLM installs, and no C compiler.
+Compiling takes some twenty seconds, in which a fork would inherit the compiler's locks and an exit would end it badly.
+The other process is killed at the exit, and neither a fork nor the exit waits for it. Loading takes about a second, for
+which both wait.
+
+Needs numba, which vLLM installs, and no C compiler. numba is imported only while the result is loaded.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-import torch
-
-from ratioscope.batch.observation import Observation
-from ratioscope.state import histogram
-from ratioscope.state.slots import N_TOKENS
-from ratioscope_integrations.kernels.cpu.rows import reduce_rows
-from ratioscope_integrations.kernels.cpu.state import reduced
-from ratioscope_integrations.kernels.cpu.threads import n_threads, share
-from ratioscope_integrations.kernels.cpu.types import (
-    N_LANES,
-    N_TENTHS,
-    N_TURNS,
-    NO_KEY,
-    Batch,
-    Count,
-    Kept,
-    Sum,
-    TokenBounds,
-)
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ratioscope.correction.bounds import Correction
-    from ratioscope.correction.rule import Rule
-    from ratioscope.summary.kernels import KernelResult
+    from ratioscope_integrations.kernels.cpu.reduction import CpuKernel
 
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_MASKS = (torch.bool, torch.uint8, torch.int32, torch.int64)
-_TOKENS_PER_THREAD = 1 << 15
-"""Fewest tokens for each thread; with fewer, another thread costs more than it saves."""
-_TOKENS_PER_SHARE, _SHARES = 1 << 15, 4
-"""Fewest tokens that a thread takes at a time, and shares per thread. Threads take the next share when they are ready,
-since other work on their cores may slow some of them."""
+COMPILE_S = 600.0
+"""Seconds that the compiling process may take; it has a low priority."""
+FORK_WAIT_S, EXIT_WAIT_S = 2.0, 5.0
+"""Seconds that a fork and the exit wait at most for a kernel that is being loaded."""
+
+_PACKAGE = "ratioscope_integrations.kernels.cpu"
+_ENTRIES = (("rows", "reduce_rows"), ("finish", "finish"))
+"""Compiled functions that are called from Python; the others are compiled into these."""
 
 
 def make() -> CpuKernel:
-    """Compiles the kernel.
+    """Compiles the kernel in another process and loads it.
 
     Raises:
         ImportError: if numba is not installed.
+        RuntimeError: if the compiler failed.
+        OSError: if no process can be started.
     """
-    kernel = CpuKernel()
-    rows = torch.zeros(1, 1)
-    kernel(Observation.of(rows, rows, rows.bool()), None, None)  # the first call compiles
+    with TemporaryDirectory(prefix="ratioscope-kernel-", ignore_cleanup_errors=True) as folder:
+        _builder.compile(Path(folder))
+        return _builder.load(Path(folder))
+
+
+def compile_into(folder: Path) -> None:
+    """Compiles the kernel in this process, and stores the result in a folder."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    _call(_cached(folder))
+
+
+class _Builder:
+    """Compiling process of this process, and the lock that is held while its result is loaded."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._loading = threading.Lock()
+        self._is_held = self._is_ending = self._has_hooks = False
+
+    def compile(self, folder: Path) -> None:
+        """Runs the compiling process to its end."""
+        self._add_hooks()
+        call = f"import pathlib, sys; from {__name__} import compile_into; compile_into(pathlib.Path(sys.argv[1]))"
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "RATIOSCOPE_KERNELS": "0", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", call, str(folder)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **hidden},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # an interrupt from the terminal is meant for the training
+        )
+        try:
+            _, errors = self._process.communicate(timeout=COMPILE_S)
+        finally:
+            self._process.kill()
+        self._end_thread_at_exit()
+        if self._process.returncode:
+            msg = f"the compiler ended with status {self._process.returncode}: {errors.decode(errors='replace')[-500:]}"
+            raise (ImportError if b"No module named" in errors else RuntimeError)(msg)
+
+    def load(self, folder: Path) -> CpuKernel:
+        """Loads the result. No batch can make it compile anything later: that would stop a training step."""
+        with self._loading:
+            self._end_thread_at_exit()
+            functions = _cached(folder)
+            kernel = _call(functions)
+            for function in functions:
+                function.disable_compile()
+            return kernel
+
+    def _end_thread_at_exit(self) -> None:
+        if self._is_ending:
+            raise SystemExit  # ends this thread without a word
+
+    def _add_hooks(self) -> None:
+        if not self._has_hooks:
+            self._has_hooks = True
+            atexit.register(self._end)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release)
+
+    def _hold(self) -> None:
+        self._is_held = self._loading.acquire(timeout=FORK_WAIT_S)
+
+    def _release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._loading.release()
+
+    def _end(self) -> None:
+        self._is_ending = True
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+        self._loading.acquire(timeout=EXIT_WAIT_S)
+
+
+_builder = _Builder()
+
+
+def _cached(folder: Path) -> list[Any]:
+    """Returns the compiled functions, which store their machine code in a folder, or find it there."""
+    config: Any = import_module("numba.core.config")
+    functions = [getattr(import_module(f"{_PACKAGE}.{module}"), name) for module, name in _ENTRIES]
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    try:
+        for function in functions:
+            function.enable_caching()
+    finally:
+        config.CACHE_DIR = before
+    return functions
+
+
+def _call(functions: list[Any]) -> CpuKernel:
+    """Returns a kernel after its first call, which has each function compiled or found.
+
+    Raises:
+        RuntimeError: if a function was neither found nor compiled.
+    """
+    kernel: CpuKernel = import_module(f"{_PACKAGE}.reduction").first_call()
+    if not all(function.signatures for function in functions):
+        msg = "the kernel declined its first batch"
+        raise RuntimeError(msg)
     return kernel
-
-
-class CpuKernel:
-    """Reduces a batch of float32 or narrower log-probabilities on the CPU.
-
-    Declines lists with missing tokens, masks that are neither bool nor integer, and batches with a log-ratio beyond 300
-    nats; the reference implementation reduces them.
-    """
-
-    def __call__(
-        self, observation: Observation, correction: Rule | None, applied: torch.Tensor | None
-    ) -> KernelResult | None:
-        """Reduces a batch, see :class:`ratioscope.summary.kernels.Kernel`; None if it is declined."""
-        bounds = None if correction is None else correction.bounds
-        token_bounds = bounds if bounds is not None and bounds.level == "token" else None
-        # A rule by completion sums the log-ratios itself, in the trainer's order.
-        wants_log_ratio = bounds is not None and bounds.level == "sequence"
-        weights = applied.detach() if applied is not None and token_bounds is not None else None
-        if not _fits(observation, weights):
-            return None
-        rule = _token_bounds(token_bounds)
-        inputs = _Inputs.from_observation(observation, weights, wants_log_ratio=wants_log_ratio)
-        results = _reduce(inputs, rule)
-        if results is None:
-            return None
-        if wants_log_ratio:
-            # The trainer keeps the log-ratios of these tokens, which are 0 here.
-            refused = results[0].counts[:, [Count.inf, Count.positive_logp]]
-            observation.take_log_ratio(inputs.log_ratio, of_step=not refused.any())
-        return reduced(observation, rule, results)
-
-
-def _fits(observation: Observation, weights: torch.Tensor | None) -> bool:
-    """True if the kernel is compiled for the batch's types."""
-    train, rollout, mask = observation.given
-    return (
-        train.numel() > 0
-        and train.dtype in _FLOATS
-        and rollout.dtype in _FLOATS
-        and mask.dtype in _MASKS
-        and observation.absent is None
-        and (weights is None or (weights.dtype == torch.float32 and weights.shape == train.shape))
-    )
-
-
-def _token_bounds(correction: Correction | None) -> TokenBounds:
-    if correction is None:
-        return TokenBounds(0, *(np.float32(0.0),) * 4)
-    lower, upper = (
-        np.float32(infinite if bound is None else bound)
-        for bound, infinite in ((correction.lower, -math.inf), (correction.upper, math.inf))
-    )
-    low, high = correction.log_bounds
-    log_lower, log_upper = np.float32(-math.inf if low is None else low), np.float32(math.inf if high is None else high)
-    return TokenBounds(1 if correction.action == "truncate" else 2, lower, upper, log_lower, log_upper)
-
-
-class _Inputs(NamedTuple):
-    """Tensors of a batch, and the log-ratios to be written; an absent one has no columns."""
-
-    train: torch.Tensor
-    rollout: torch.Tensor
-    mask: torch.Tensor
-    applied: torch.Tensor
-    token_ids: torch.Tensor
-    advantage: torch.Tensor
-    log_ratio: torch.Tensor
-
-    @classmethod
-    def from_observation(
-        cls, observation: Observation, weights: torch.Tensor | None, *, wants_log_ratio: bool
-    ) -> _Inputs:
-        train, rollout, mask = observation.given
-        absent, ids = torch.zeros(len(train), 0), observation.token_ids
-        return cls(
-            train,
-            rollout,
-            mask,
-            applied=absent if weights is None else weights,
-            token_ids=absent.to(torch.int64) if ids is None else ids,
-            advantage=torch.zeros(len(train)) if observation.advantages is None else observation.advantages,
-            log_ratio=torch.zeros(train.shape) if wants_log_ratio else absent,
-        )
-
-    def split(self, step: int) -> list[_Inputs]:
-        """Splits the batch into parts of ``step`` completions."""
-        return [_Inputs(*parts) for parts in zip(*(tensor.split(step) for tensor in self), strict=True)]
-
-    def arrays(self, ratio: torch.Tensor) -> Batch:
-        """Converts to arrays for the compiled functions; the ratios are computed into ``ratio``."""
-        train, rollout = self.train.float(), self.rollout.float()
-        return Batch(
-            train=_array(train),
-            rollout=_array(rollout),
-            mask=_array(_bytes(self.mask)),
-            ratio=torch.sub(train, rollout, out=ratio[: len(train)]).exp_().numpy(),
-            applied=_array(self.applied),
-            token_ids=_array(self.token_ids),
-            advantage=_array(self.advantage).view(np.int32),
-            log_ratio=self.log_ratio.numpy(),
-        )
-
-
-def _reduce(inputs: _Inputs, rule: TokenBounds) -> list[Kept] | None:
-    """Reduces all completions; None if the kernel declines one of them.
-
-    Returns:
-        One result per thread; all of them share the arrays ``sums`` and ``counts``.
-    """
-    n_rows, width = inputs.train.shape
-    # All threads or one: OpenMP ends the threads that a smaller team leaves out, and torch would start them again.
-    n = n_threads() if n_rows * width >= n_threads() * _TOKENS_PER_THREAD else 1
-    results = _results(n, n_rows, width)
-    step = min(n_rows, max(1, _TOKENS_PER_SHARE // width, n_rows // (n * _SHARES)))
-    ratios = torch.empty(n, step, width)
-    parts = iter(zip(range(0, n_rows, step), inputs.split(step), strict=True))  # shared: each part is taken once
-    declined: list[int] = []
-
-    def work(number: int) -> None:
-        for start, part in parts:
-            if not reduce_rows(start, part.arrays(ratios[number]), rule, results[number]):
-                declined.append(start)
-                return
-
-    share(work, n)
-    return None if declined else results
-
-
-def _results(n_threads: int, n_rows: int, width: int) -> list[Kept]:
-    """Allocates the results and buffers of each thread."""
-    sums, counts = np.zeros((n_rows, len(Sum))), np.zeros((n_rows, len(Count)), np.int64)
-    return [
-        Kept(
-            sums=sums,
-            counts=counts,
-            histograms=np.zeros((N_LANES + 1, histogram.N_BUCKETS), np.int32),
-            positions=np.zeros((3, N_TURNS * N_TENTHS + 1)),
-            keys=np.full(N_TOKENS, NO_KEY),
-            where=np.zeros((3, N_TOKENS), np.int64),
-            logps=np.zeros((3, N_TOKENS), np.float32),
-            valid=np.empty(width, np.uint8),
-            narrow=np.empty((5, width), np.float32),
-            wide=np.empty((2, width)),
-        )
-        for _ in range(n_threads)
-    ]
-
-
-def _bytes(mask: torch.Tensor) -> torch.Tensor:
-    """Mask as uint8: 0 and 1 stay, any other number becomes one above 1, for which the kernel declines the batch."""
-    if mask.dtype in (torch.bool, torch.uint8):
-        return mask.view(torch.uint8)
-    return mask.clamp(min=-1, max=2).to(torch.uint8)
-
-
-def _array(values: torch.Tensor) -> Any:
-    return values.contiguous().numpy()

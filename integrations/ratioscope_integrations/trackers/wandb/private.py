@@ -4,13 +4,15 @@ At exit W&B waits for its process as long as an upload, an opening or statistics
 telemetry. If the server does not answer, that takes more than 15 s or never ends, also after a ``finish`` with a
 timeout, and W&B has no public setting for it. If W&B serves only runs of the tracker, the wait is bounded here.
 
-All private names stand in ``_process`` and ``_telemetry``. Both return None for a version that lacks them; W&B then
-ends as it does by itself.
+All private names stand in the functions from ``_singleton`` on. They return nothing for a version that lacks them; W&B
+then ends as it does by itself.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -38,44 +40,59 @@ def bound_exit(run_id: str) -> None:
     atexit.register(end_service)
 
 
-def end_service() -> None:
-    """Ends W&B's process, by force after the timeout, unless a run is live that the user has to finish."""
+def end_service(run_id: str | None = None) -> None:
+    """Ends W&B's process, by force after the timeout, unless a run is live that it has to serve further.
+
+    Args:
+        run_id: the only run of the tracker that may be live, before the exit: W&B's process keeps a run that it failed
+            to open as in use for good, so that only another process can open it. None at the exit, for all.
+    """
     import wandb
 
-    process = _process()
-    if process is None or (wandb.run is not None and wandb.run.id not in _run_ids):
+    live = {run.id for run in _active_runs()} | (set() if wandb.run is None else {wandb.run.id})
+    if live - (_run_ids if run_id is None else {run_id}):
         return
-    telemetry = _telemetry()
-    steps = [wandb.teardown, *([] if telemetry is None else [telemetry.shutdown])]
+    process = _process()
+    steps = [*([] if process is None else [wandb.teardown]), *(each.shutdown for each in _telemetries())]
     threads = [threading.Thread(target=_quietly, args=(step,), daemon=True) for step in steps]
     deadline = time.monotonic() + EXIT_TIMEOUT_S
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    if process.poll() is None:
+    with suppress(RuntimeError):  # no thread can be started
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+    if process is not None and process.poll() is None:
         process.kill()
 
 
 def _quietly(step: Callable[[], object]) -> None:
-    with suppress(Exception):  # the process may have ended already
+    with suppress(BaseException):  # the process may have ended already; W&B raises SystemExit then
         step()
+
+
+def _singleton() -> Any:
+    """Returns W&B's state in this process; None before ``wandb.setup``, or without this private name."""
+    with suppress(ImportError):
+        from wandb.sdk import wandb_setup
+
+        return getattr(wandb_setup, "_singleton", None)
+    return None
+
+
+def _active_runs() -> list[Any]:
+    """Returns the live runs of this process, as far as W&B tells."""
+    return list(getattr(_singleton(), "_active_runs", ()))
 
 
 def _process() -> Any:
     """Returns W&B's process if this one started it; None in versions without these private names."""
-    with suppress(ImportError, AttributeError):
-        from wandb.sdk import wandb_setup
-
-        singleton: Any = wandb_setup.singleton()
-        return singleton._connection._proc._process
+    with suppress(AttributeError):
+        return _singleton()._connection._proc._process
     return None
 
 
-def _telemetry() -> Any:
-    """Returns W&B's telemetry; None in versions that do not send it from this process."""
-    with suppress(ImportError):
-        from wandb.analytics.opentelemetry.opentelemetry_proxy import get_open_telemetry_proxy
-
-        return get_open_telemetry_proxy()
-    return None
+def _telemetries() -> list[Any]:
+    """Returns W&B's senders of telemetry, of which each ``init`` makes one and keeps it only for the exit."""
+    module = sys.modules.get("wandb.analytics.opentelemetry.opentelemetry_proxy")
+    kind = getattr(module, "OpenTelemetryProxy", None)
+    return [] if kind is None else [each for each in gc.get_objects() if type(each) is kind]

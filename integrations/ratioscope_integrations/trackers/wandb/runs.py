@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ratioscope.incidents import log
-from ratioscope_integrations.trackers.wandb.private import bound_exit
+from ratioscope_integrations.trackers.wandb.private import bound_exit, end_service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,17 @@ def new_identity() -> dict[str, str]:
 
 
 def start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
-    """Opens the run of this identity, or continues it."""
+    """Opens the run of this identity, or continues it. If that fails, W&B's process is ended, so that a retry works."""
+    try:
+        return _start(run, identity)
+    except BaseException:
+        end_service(identity["run_id"])
+        raise
+    finally:
+        bound_exit(identity["run_id"])  # again: W&B has added hooks of its own
+
+
+def _start(run: RunContext, identity: Mapping[str, str]) -> wandb.Run:
     import wandb
 
     folder = _folder(run.output_dir)

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.trackers.base import Tracker, grouped
-from ratioscope_integrations.trackers.wandb.private import bound_exit
+from ratioscope_integrations.trackers.wandb.private import bound_exit, end_service
 from ratioscope_integrations.trackers.wandb.runs import ROWS_BEFORE, STEP_KEY, finish, location, new_identity, start
 from ratioscope_integrations.trackers.wandb.summaries import Summaries
 from ratioscope_integrations.trackers.wandb.tables import FinalSummary
@@ -135,6 +135,11 @@ class WandbTracker(Tracker):
         if self._owned:
             bound_exit(run.id)
             finish(run, context.close_timeout - (time.monotonic() - began))
+
+    def abandon(self) -> None:
+        """Ends W&B's process, which would hold up the end of this one; the journal has what it did not upload."""
+        if self._owned and self.identity is not None:
+            end_service(self.identity["run_id"])
 
     def where(self) -> str:
         """Returns the run's address, or the folder of an offline run."""

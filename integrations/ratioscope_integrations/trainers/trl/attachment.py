@@ -61,13 +61,38 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> bool:
     original = getattr(owner, name, None)
     if not callable(original):
         return False
+    wrapped = _function_around(original, around) if isinstance(owner, type) else Wrapped(original, around)
+    setattr(owner, name, wrapped)
+    return True
 
+
+class Wrapped:
+    """Method of one trainer that calls ``around(original, *args, **kwargs)``.
+
+    Of a function, a copy of the trainer would get the same one, which calls the original trainer. This object is copied
+    and pickled with its trainer.
+
+    Args:
+        original: the bound method, or an earlier wrapper of it.
+        around: receives it and the arguments of the call.
+    """
+
+    def __init__(self, original: Callable[..., Any], around: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original, updated=())
+        self._original = original
+        self._around = around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapper."""
+        return self._around(self._original, *args, **kwargs)
+
+
+def _function_around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return around(original, *args, **kwargs)
 
-    setattr(owner, name, wrapper)
-    return True
+    return wrapper
 
 
 def report(recorder: Recorder, kind: str, message: str) -> None:

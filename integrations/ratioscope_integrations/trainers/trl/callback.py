@@ -165,6 +165,7 @@ class RatioscopeCallback(TrainerCallback):
         try:
             return original(*args, **kwargs)
         except BaseException:  # also an interrupt: records are sent, and the journal is free for another attempt
+            self._pending.clear()  # of a step whose log was not reached
             self.recorder.close()
             raise
 

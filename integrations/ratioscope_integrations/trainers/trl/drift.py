@@ -6,6 +6,7 @@ forward pass is added.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -30,21 +31,22 @@ def record_drift(trainer: Any, recorder: Recorder) -> None:
         trainer: the trainer, whose loss and scoring are wrapped.
         recorder: receives the log-probabilities.
     """
-
-    def observe(batch: TrlBatch | None, split: str, inputs: Mapping[str, Any]) -> None:
-        old, reason = inputs.get(OLD_LOGPS), None
-        if old is None:
-            reason = f"its loss gets no {OLD_LOGPS}, as where it is on-policy by definition"
-        elif batch is None:
-            reason = f"the log-probabilities that the loss of {type(trainer).__name__} computes cannot be read"
-        else:
-            with recorder.incidents.guard("observing drift"):
-                clip = _clip_range(trainer)
-                recorder.observe_drift(batch.train_logps, old, batch.mask, epsilon=clip, split=split)
-        if reason is not None:
-            report(recorder, "no drift", f"the drift cannot be measured: {reason}")
-
+    observe = functools.partial(_observe, trainer, recorder)
     LossReader(trainer, observe, incidents=recorder.incidents).expect(math.inf, "train")
+
+
+def _observe(trainer: Any, recorder: Recorder, batch: TrlBatch | None, split: str, inputs: Mapping[str, Any]) -> None:
+    old, reason = inputs.get(OLD_LOGPS), None
+    if old is None:
+        reason = f"its loss gets no {OLD_LOGPS}, as where it is on-policy by definition"
+    elif batch is None:
+        reason = f"the log-probabilities that the loss of {type(trainer).__name__} computes cannot be read"
+    else:
+        with recorder.incidents.guard("observing drift"):
+            clip = _clip_range(trainer)
+            recorder.observe_drift(batch.train_logps, old, batch.mask, epsilon=clip, split=split)
+    if reason is not None:
+        report(recorder, "no drift", f"the drift cannot be measured: {reason}")
 
 
 def _clip_range(trainer: Any) -> tuple[float, float] | None:

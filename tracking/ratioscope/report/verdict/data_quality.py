@@ -48,7 +48,8 @@ def without_tokens(timeline: Timeline) -> Iterator[Line]:
     empty = [step for step, n in zip(tokens.steps, tokens.values, strict=True) if n == 0] if tokens else []
     windows = count(timeline.windows["train"], "window")
     if curve(timeline, MISMATCH) is None:
-        yield Line("bad", f"No valid token in {windows}: nothing was measured.")
+        absent = "valid token" if tokens else "successful observation"
+        yield Line("bad", f"No {absent} in {windows}: nothing was measured.")
     elif empty:
         text = f"No valid token in {len(empty):,} of {windows}, last at step {empty[-1]}"
         yield Line("warning", f"{text}: nothing was measured there.")

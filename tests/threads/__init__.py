@@ -1,0 +1,1 @@
+"""Tests of threads, signals and refused threads."""
