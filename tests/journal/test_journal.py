@@ -130,7 +130,7 @@ def test_readers_see_commits_while_training_writes(tmp_path: Path) -> None:
 def test_reading_changes_no_byte(written: Path) -> None:
     """A reader opens the file read-only."""
     with JournalReader(written) as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader._connection.execute("DELETE FROM record")
+        reader._connection._connection.execute("DELETE FROM record")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
