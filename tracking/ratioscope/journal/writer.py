@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ratioscope.event import Event
     from ratioscope.record import Record
 
+BRIEF_TIMEOUT_S = 0.05
+"""Seconds that a statement waits for another program's lock once one has waited ``BUSY_TIMEOUT_S`` in vain."""
 STATEMENT_S = 5.0
 """Seconds that one statement may take; a damaged tree may have no end."""
 FEW = 8
@@ -66,6 +68,7 @@ class Journal:
         self.path = folder / FILE
         self._pid = os.getpid()
         self._mutex = threading.Lock()
+        self._locked = False
         self._lock = _lock(folder / f"{FILE}.lock")
         try:
             self._connection = sqlite3.connect(
@@ -167,13 +170,24 @@ class Journal:
 
     @contextmanager
     def _statement(self) -> Iterator[None]:
-        """Holds the connection for one statement of bounded time."""
+        """Holds the connection; after a lock of another program timed out, the next statements wait only briefly."""
         with self._mutex:
             self._deadline = time.monotonic() + STATEMENT_S
             try:
                 yield
+            except sqlite3.OperationalError as error:
+                if not self._locked and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                    self._wait_for_locks(BRIEF_TIMEOUT_S)
+                    self._locked = True
+                raise
             finally:
                 self._deadline = math.inf
+            if self._locked:
+                self._wait_for_locks(BUSY_TIMEOUT_S)
+                self._locked = False
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
