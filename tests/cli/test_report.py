@@ -159,7 +159,7 @@ def test_watch_survives_a_locked_journal(
 ) -> None:
     """``--watch`` waits for a locked journal, and fails on another program's file."""
     run = record(tmp_path / "run")
-    monkeypatch.setattr("ratioscope.journal.reader.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("ratioscope.journal.connection.BUSY_TIMEOUT_S", 0.01)
     lock = sqlite3.connect(run / DIRECTORY / FILE, isolation_level=None)
     lock.execute("PRAGMA locking_mode = EXCLUSIVE")
     lock.execute("BEGIN EXCLUSIVE")

@@ -130,7 +130,7 @@ def test_readers_see_commits_while_training_writes(tmp_path: Path) -> None:
 def test_reading_changes_no_byte(written: Path) -> None:
     """A reader opens the file read-only."""
     with JournalReader(written) as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader._connection.execute("DELETE FROM record")
+        reader._connection._connection.execute("DELETE FROM record")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -418,3 +418,21 @@ def test_any_sqlite_client_reads_it(written: Path) -> None:
     connection.close()
     assert [row[:2] for row in rows] == [(1, "train"), (2, "train"), (3, "train")]
     assert json.loads(rows[0][2])["scalars"]["ratioscope/counts/tokens"] == 64
+
+
+def test_a_foreign_lock_costs_one_time_out(written: Path) -> None:
+    """Only the first append waits for a lock that another program holds; afterwards appends succeed again."""
+    with Journal(written, config={}) as journal:
+        other = sqlite3.connect(written / "ratioscope" / FILE, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        seconds = []
+        for step in (4, 5, 6):
+            start = time.monotonic()
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                journal.append(make_record(step))
+            seconds.append(time.monotonic() - start)
+        other.execute("ROLLBACK")
+        other.close()
+        journal.append(make_record(7))
+    assert max(seconds[1:]) < 1.0
+    assert steps(written)[-1] == 7

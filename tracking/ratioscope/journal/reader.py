@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ratioscope.event import Event
-from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, EVENTS_SINCE, FILE, check_version
-from ratioscope.record import Record, RuleReader
+from ratioscope.journal.connection import ReadConnection
+from ratioscope.journal.damage import DAMAGE, decode, decode_event, loads, tell
+from ratioscope.journal.schema import DIRECTORY, EVENTS_SINCE, FILE
+from ratioscope.record import RuleReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping, Sequence
     from types import TracebackType
 
-try:  # twice as fast, and decoding is most of the time of reading a run; comes with the extra "report"
-    import orjson
-except ImportError:
-    loads: Callable[[str], Any] = json.loads
-else:
-    loads = orjson.loads
+    from ratioscope.event import Event
+    from ratioscope.record import Record
+
+_PLACE = "id, CAST(attempt AS INTEGER), CAST(step AS INTEGER)"
+"""Columns that place a row in the run; the cast bounds the size of what a damaged file may hold there."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +46,32 @@ class Attempt:
 class JournalReader:
     """Reads a journal, also while a training writes it.
 
+    Nothing is written: the journal of a run that has ended is also read in a folder that cannot be written. What is
+    damaged is left out, and one line of the log counts and names it.
+
     Args:
         path: a run's output directory, its ``ratioscope`` subfolder, or the journal file.
 
     Raises:
         FileNotFoundError: if there is no journal.
-        JournalError: if the file is no journal, or of a newer version.
+        JournalError: if the file is no journal, has no table of records, or is of a newer version.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = _find(Path(path))
-        self._connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
-        try:
-            self._version = check_version(self._connection, self.path)
-        except BaseException:
-            self._connection.close()
-            raise
+        self._connection = ReadConnection(self.path)
 
     def attempts(self) -> list[Attempt]:
-        """All attempts, oldest first."""
-        rows = self._connection.execute("SELECT id, started, host, pid, restored_step, config FROM attempt ORDER BY id")
-        return [
-            Attempt(identifier, started, host, pid, restored_step, loads(config))
-            for identifier, started, host, pid, restored_step, config in rows
-        ]
+        """All attempts, oldest first; one whose run config cannot be read has an empty one."""
+        columns = "id, started, substr(host, 1, 255), pid, restored_step, CAST(config AS BLOB)"
+        attempts, damaged = [], []
+        for identifier, started, host, pid, restored_step, stored in self._connection.rows(columns, "attempt"):
+            config = _config(stored)
+            if config is None:
+                damaged.append(identifier)
+            attempts.append(Attempt(identifier, started, host, pid, restored_step, config or {}))
+        tell(self.path, damaged, "run config")
+        return attempts
 
     def config(self) -> Mapping[str, Any]:
         """The run config of the newest attempt; empty if there was none."""
@@ -85,43 +85,53 @@ class JournalReader:
             superseded: yield all that were ever written, in the order of writing.
             steps: the only ones to read; None for all.
         """
-        table, order = ("record", "id") if superseded else ("live", "step, id")
         rules = RuleReader()
         # Sorting the texts themselves would copy each; records are never deleted, so all ids stay valid.
-        for identifier, step in self._connection.execute(f"SELECT id, step FROM {table} ORDER BY {order}").fetchall():
+        found = self._index()
+        if not superseded:
+            ends = self._ends(found)
+            found = sorted((row for row in found if _is_live(row[1], row[2], ends)), key=lambda row: (row[2], row[0]))
+        damaged = []
+        for identifier, _, step, is_train in found:
             if steps is None or step in steps:
-                sql = "SELECT body FROM record WHERE id = ?"
-                yield Record.from_json(loads(self._connection.execute(sql, (identifier,)).fetchone()[0]), rules)
+                record = decode(self._connection.body(identifier), rules)
+                if record is not None and (record.step, record.split == "train") == (step, bool(is_train)):
+                    yield record
+                else:
+                    damaged.append(identifier)
+        tell(self.path, damaged)
 
     def first_records(self, limit: int = 16) -> list[Record]:
         """Returns the first records of the whole journal, in the order of writing."""
-        rows = self._connection.execute("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
-        return [Record.from_json(loads(body)) for (body,) in rows]
+        found = self._connection.rows("id", "record", limit=limit)
+        records = [decode(self._connection.body(identifier)) for (identifier,) in found]
+        return [record for record in records if record is not None]
 
     def events(self) -> list[Event]:
         """Returns the events of the diagnosis, oldest first; none in a file of an earlier version.
 
         Steps that a later attempt repeated are left out, as in ``records``.
         """
-        if self._version < EVENTS_SINCE:
+        if self._connection.version < EVENTS_SINCE:
             return []
-        sql = "SELECT attempt, step, body FROM event ORDER BY id"
-        found = self._connection.execute(sql).fetchall()
-        ends = {attempt.id: self._last_step(attempt) for attempt in self.attempts()} if found else {}
-        live = (
-            body
-            for attempt, step, body in found
-            if all(step <= end for later, end in ends.items() if later > attempt and end is not None)
-        )
-        return [Event.from_json(loads(body)) for body in live]
+        found = self._connection.rows(f"{_PLACE}, CAST(body AS BLOB)", "event")
+        ends = self._ends(self._index()) if found else {}
+        live = {row[0]: decode_event(row[3]) for row in found if _is_live(row[1], row[2], ends)}
+        tell(self.path, [identifier for identifier, event in live.items() if event is None], "event")
+        return [event for event in live.values() if event is not None]
 
-    def _last_step(self, attempt: Attempt) -> int | None:
-        """The last step of earlier attempts that one continues from; None if that is not known."""
-        if attempt.restored_step is not None:
-            return attempt.restored_step
-        sql = "SELECT MIN(step) - 1 FROM record WHERE attempt = ? AND split = 'train'"
-        (step,) = self._connection.execute(sql, (attempt.id,)).fetchone()
-        return None if step is None else int(step)
+    def _index(self) -> list[tuple[Any, ...]]:
+        """Returns id, attempt and step of each record, and whether it is one of training."""
+        return self._connection.rows(f"{_PLACE}, split = 'train'", "record")
+
+    def _ends(self, index: Sequence[tuple[Any, ...]]) -> dict[int, int]:
+        """Returns the last step of earlier attempts that each attempt continues from, where that is known."""
+        ends: dict[int, int] = {}
+        for _, attempt, step, is_train in index:
+            if is_train and step is not None:
+                ends[attempt] = min(ends.get(attempt, step - 1), step - 1)
+        restored = self._connection.rows("id, CAST(restored_step AS INTEGER)", "attempt")
+        return ends | {attempt: step for attempt, step in restored if step is not None}
 
     def close(self) -> None:
         """Closes the file."""
@@ -134,6 +144,20 @@ class JournalReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _config(stored: bytes | None) -> dict[str, Any] | None:
+    try:
+        config = loads(stored)  # type: ignore[arg-type] # of None raises TypeError
+    except DAMAGE:
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def _is_live(attempt: int | None, step: int | None, ends: Mapping[int, int]) -> bool:
+    if attempt is None or step is None:
+        return False
+    return all(step <= end for later, end in ends.items() if later > attempt)
 
 
 def _find(path: Path) -> Path:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 DIRECTORY = "ratioscope"
@@ -73,36 +75,69 @@ _MIGRATIONS: tuple[str, ...] = (_SCHEMA_1, _SCHEMA_2)
 SCHEMA_VERSION = len(_MIGRATIONS)
 EVENTS_SINCE = 2
 """First version with the table of events."""
+TABLES = frozenset({"attempt", "record", "target", "delivery", "event"})
 
 
 class JournalError(Exception):
     """The journal cannot be used; the text gives the cause and the remedy."""
 
 
-def check_version(connection: sqlite3.Connection, path: Path) -> int:
+def check_schema(connection: sqlite3.Connection, path: Path, *, may_be_new: bool = False) -> int:
     """Returns the version of the file's schema, 0 for a new file.
 
     Raises:
-        JournalError: if the file is no journal, or was written by a newer ratioscope.
+        JournalError: if the file is no journal, has no table of records, would run what ratioscope did not make, or was
+            written by a newer ratioscope.
     """
+    connection.text_factory = _text
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    except sqlite3.DatabaseError as error:
-        msg = f"{path} is no journal: {error}"
+        connection.execute("PRAGMA trusted_schema = OFF")
+        objects = connection.execute("SELECT type, lower(name), sql FROM sqlite_master").fetchall()
+        _check_objects(connection, path, application, objects)
+        if version or not may_be_new:
+            connection.execute("SELECT id, attempt, step, split, body FROM record NOT INDEXED LIMIT 0")
+    except (sqlite3.DatabaseError, UnicodeError) as error:
+        msg = f"{path} is no journal that can be read: {error}"
         raise JournalError(msg) from error
-    if application != APPLICATION_ID and (application or tables):
-        msg = f"{path} is a database of another program; move it away, or choose another output directory"
-        raise JournalError(msg)
     if version > SCHEMA_VERSION:
         msg = f"{path} has schema version {version}; this ratioscope knows up to {SCHEMA_VERSION}. Upgrade ratioscope."
         raise JournalError(msg)
     return int(version)
 
 
+def _text(stored: bytes) -> str:
+    return str(stored, "utf-8", "replace")
+
+
+def _check_objects(connection: sqlite3.Connection, path: Path, application: int, objects: Sequence[Any]) -> None:
+    """Raises JournalError for another program's file, and for a table of ours that is a view or computes its values."""
+    if application != APPLICATION_ID and (application or objects):
+        msg = f"{path} is a database of another program; move it away, or choose another output directory"
+        raise JournalError(msg)
+    for kind, name, sql in objects:
+        if name in TABLES:
+            computes = any(hidden for *_, hidden in connection.execute(f"PRAGMA table_xinfo({name})"))
+            if kind != "table" or computes or (sql or "").upper().startswith("CREATE VIRTUAL"):
+                msg = f"{path} has a {kind} {name!r} that ratioscope did not make; it is not read, because SQLite "
+                msg += "would run it"
+                raise JournalError(msg)
+
+
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Migrates the schema to the newest version, one transaction per step."""
-    for version in range(check_version(connection, path), SCHEMA_VERSION):
+    """Migrates the schema to the newest version, one transaction per step, and makes lost objects anew.
+
+    Raises:
+        JournalError: as :func:`check_schema` does, and if the file has triggers, which SQLite would run at each write.
+    """
+    for version in range(check_schema(connection, path, may_be_new=True), SCHEMA_VERSION):
         marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version + 1};"
         connection.executescript(f"BEGIN IMMEDIATE; {_MIGRATIONS[version]} {marks} COMMIT;")
+    trigger = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchone()
+    if trigger is not None:
+        msg = f"{path} has a trigger {trigger[0]!r} that ratioscope did not make; it is not written, because SQLite "
+        msg += f"would run it. Remove it with: DROP TRIGGER {trigger[0]}"
+        raise JournalError(msg)
+    for script in _MIGRATIONS:
+        connection.executescript(re.sub(r"(?m)^CREATE (TABLE|INDEX|VIEW)", r"CREATE \1 IF NOT EXISTS", script))

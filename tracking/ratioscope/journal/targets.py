@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ratioscope.record import Record
+from ratioscope.journal.damage import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ratioscope.journal.writer import Journal
+    from ratioscope.record import Record
 
 _MISSING = """
 WHERE id > ? AND (? OR attempt = ?)
@@ -44,18 +45,47 @@ class Target:
     identity: Mapping[str, str] | None
     _all_before: int = 0
     _held: list[int] = field(default_factory=list)
+    _damaged: set[int] = field(default_factory=set)
 
     def missing(self, limit: int) -> list[tuple[int, Record]]:
-        """Returns the oldest records that the run has not received, with their ids."""
-        sql = f"SELECT id, body FROM record {_MISSING} ORDER BY id LIMIT ?"
-        rows = self.journal.query(sql, (*self._scope(), limit))
-        return [(identifier, Record.from_json(json.loads(body))) for identifier, body in rows]
+        """Returns the oldest records that the run has not received, with their ids.
+
+        A damaged record is left out, and named in the log; those behind it are delivered.
+        """
+        sql = f"SELECT id FROM record {_MISSING} ORDER BY id LIMIT ?"
+        after, *scope = self._scope()
+        while rows := self.journal.query(sql, (after, *scope, limit)):
+            new = sorted(
+                {identifier for (identifier,) in rows if identifier > after}
+            )  # a damaged tree may have circles
+            if readable := self._readable(new):
+                return readable
+            if not new:
+                break
+            after = new[-1]
+        return []
+
+    def _readable(self, identifiers: Iterable[int]) -> list[tuple[int, Record]]:
+        """Returns the records of these ids that can be read, and names those that cannot."""
+        readable: list[tuple[int, Record]] = []
+        before = len(self._damaged)
+        for identifier in identifiers:
+            record = self.journal.read(identifier)
+            if record is None:
+                self._damaged.add(identifier)
+            else:
+                readable.append((identifier, record))
+        if len(self._damaged) > before:
+            tell(self.journal.path, self._damaged)
+        return readable
 
     def count_missing(self) -> int:
-        """Returns the number of records that the run has not received."""
+        """Returns the number of readable records that the run has not received."""
         # Covered by the index; scanning the table is 50x slower.
         sql = f"SELECT COUNT(*) FROM record INDEXED BY record_step {_MISSING}"
-        return int(self.journal.query(sql, self._scope())[0][0])
+        # Damaged records before the first searched one are not counted by the statement.
+        damaged = sum(identifier > self._all_before for identifier in self._damaged)
+        return int(self.journal.query(sql, self._scope())[0][0]) - damaged
 
     def mark(self, records: Sequence[int], *, oldest_first: bool = False) -> None:
         """Marks records as delivered, in one transaction.
@@ -84,14 +114,25 @@ class Target:
             self._held, self._all_before = [], 0
 
     def reset(self, received: int) -> None:
-        """Trusts the backend's row count: marks exactly the first ``received`` records as delivered."""
-        scope = (self.owned, self.attempt)
-        rows = self.journal.query(
-            "SELECT id FROM record WHERE (? OR attempt = ?) ORDER BY id LIMIT ?", (*map(int, scope), received)
-        )
+        """Trusts the backend's row count: marks exactly the first ``received`` readable records as delivered."""
+        ((marked,),) = self.journal.query("SELECT COUNT(*) FROM delivery WHERE target = ?", (self.id,))
+        if marked == received and not self._held:
+            return
+        scope = (int(self.owned), self.attempt)
+        rows = self.journal.query("SELECT id FROM record WHERE (? OR attempt = ?) ORDER BY id", scope)
+        first = self._first_readable([identifier for (identifier,) in rows], received)
         self.journal.query("DELETE FROM delivery WHERE target = ?", (self.id,))
         self._held, self._all_before = [], 0
-        self.mark([identifier for (identifier,) in rows], oldest_first=True)
+        self.mark(first, oldest_first=True)
+
+    def _first_readable(self, identifiers: Sequence[int], count: int) -> list[int]:
+        """Returns the first ids of readable records. A backend has received no damaged one."""
+        first: list[int] = []
+        for identifier in identifiers:
+            if len(first) == count:
+                break
+            first += [readable for readable, _ in self._readable([identifier])]
+        return first
 
     def identify(self, identity: Mapping[str, str]) -> None:
         """Stores what the tracker needs to find the run again."""

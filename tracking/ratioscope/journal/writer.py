@@ -11,26 +11,32 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import socket
 import sqlite3
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
 
-from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, migrate
-from ratioscope.record import Record
+from ratioscope.journal.damage import decode, seal
+from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, check_schema, migrate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ratioscope.event import Event
+    from ratioscope.record import Record
 
+BRIEF_TIMEOUT_S = 0.05
+"""Seconds that a statement waits for another program's lock once one has waited ``BUSY_TIMEOUT_S`` in vain."""
+STATEMENT_S = 5.0
+"""Seconds that one statement may take; a damaged tree may have no end."""
 FEW = 8
 """Rows up to which one statement inserts them all: each further one may wait for the interpreter lock."""
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
@@ -62,14 +68,19 @@ class Journal:
         self.path = folder / FILE
         self._pid = os.getpid()
         self._mutex = threading.Lock()
+        self._locked = False
         self._lock = _lock(folder / f"{FILE}.lock")
         try:
             self._connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
+            self._deadline = time.monotonic() + STATEMENT_S
+            self._connection.set_progress_handler(lambda: time.monotonic() > self._deadline, 100_000)
+            check_schema(self._connection, self.path, may_be_new=True)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             migrate(self._connection, self.path)
+            self._deadline = math.inf
             self.attempt = self._begin(config, restored_step)
         except BaseException:
             with suppress(AttributeError):
@@ -87,7 +98,7 @@ class Journal:
             sqlite3.Error: if the record could not be written; the journal is unchanged.
             JournalError: in a forked child, which must not touch its parent's connection.
         """
-        row = (self.attempt, record.step, record.split, record.time, _dump(record.to_json()))
+        row = (self.attempt, record.step, record.split, record.time, seal(_dump(record.to_json())))
         return self.insert("record (attempt, step, split, time, body)", row)
 
     def append_event(self, event: Event) -> None:
@@ -102,13 +113,21 @@ class Journal:
 
     def first_records(self, limit: int = 16) -> list[Record]:
         """Returns the first records of the whole journal, in the order of writing."""
-        rows = self.query("SELECT body FROM record ORDER BY id LIMIT ?", (limit,))
-        return [Record.from_json(json.loads(body)) for (body,) in rows]
+        rows = self.query("SELECT id FROM record ORDER BY id LIMIT ?", (limit,))
+        records = [self.read(identifier) for (identifier,) in rows]
+        return [record for record in records if record is not None]
+
+    def read(self, identifier: int) -> Record | None:
+        """Returns one record; None if it is damaged."""
+        with suppress(sqlite3.DatabaseError):
+            rows = self.query("SELECT CAST(body AS BLOB) FROM record WHERE id = ?", (identifier,))
+            return decode(rows[0][0]) if rows else None
+        return None
 
     def query(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Returns the rows of a statement; safe from any thread of the process that opened the journal."""
         self._check_process()
-        with self._mutex:
+        with self._statement():
             return self._connection.execute(sql, arguments).fetchall()
 
     def insert_all(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -117,7 +136,7 @@ class Journal:
         if not rows:
             return
         row = f"({', '.join('?' * len(rows[0]))})"
-        with self._mutex:
+        with self._statement():
             if len(rows) <= FEW:
                 sql = f"INSERT OR IGNORE INTO {table} VALUES {', '.join([row] * len(rows))}"
                 self._connection.execute(sql, list(chain.from_iterable(rows)))
@@ -149,6 +168,27 @@ class Journal:
         row = (time.time(), socket.gethostname(), self._pid, restored_step, _dump(config))
         return self.insert("attempt (started, host, pid, restored_step, config)", row)
 
+    @contextmanager
+    def _statement(self) -> Iterator[None]:
+        """Holds the connection; after a lock of another program timed out, the next statements wait only briefly."""
+        with self._mutex:
+            self._deadline = time.monotonic() + STATEMENT_S
+            try:
+                yield
+            except sqlite3.OperationalError as error:
+                if not self._locked and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                    self._wait_for_locks(BRIEF_TIMEOUT_S)
+                    self._locked = True
+                raise
+            finally:
+                self._deadline = math.inf
+            if self._locked:
+                self._wait_for_locks(BUSY_TIMEOUT_S)
+                self._locked = False
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
+
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             msg = f"got a write to {self.path} from a forked child; only process {self._pid} writes this journal"
@@ -157,7 +197,7 @@ class Journal:
     def insert(self, table: str, row: tuple[Any, ...]) -> int:
         """Adds a row and returns its id."""
         self._check_process()
-        with self._mutex:
+        with self._statement():
             cursor = self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
             return int(cursor.lastrowid or 0)
 
