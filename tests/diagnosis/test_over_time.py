@@ -103,8 +103,8 @@ def test_the_evidence_has_candidates_and_a_test() -> None:
 
 
 def test_the_config_excludes_a_design_that_is_behind() -> None:
-    """A trainer that waits for its generations has no staleness: growth in a line to 0.12 nats is an error then."""
-    records = windows_of([joined(0.005, 0.16 * k / 24) for k in range(24)])
+    """A trainer that waits for its generations has no staleness: growth in a line to 0.1 nats is an error then."""
+    records = windows_of([joined(0.005, 0.15 * k / 24) for k in range(24)])
     assert [each.level for each in diagnose(records).findings if each.name == "stale_weights"] == ["info"]
     first = diagnose(records, COLOCATED).findings[0]
     assert (first.name, first.level, first.confidence) == ("stale_weights", "error", "high")

@@ -129,22 +129,23 @@ JUMP_FACTOR, GROWTH_FACTOR, GROWTH_SOON = 3.0, 2.0, 1.6
 entropy or other data change the noise of an engine by up to 2 times in bfloat16 and 3.5 times in float32; reported
 jumps were 5 to 20 times."""
 
-SMALL_STEP, LEAP, NOISY, FRESH, FRESH_SMALL = 1.5, 8.0, 0.003, -0.3, -0.6
-"""First raised window over the level before, below which a rise is growth; the same from which it is a jump where that
-level has the noise of bfloat16, since no single step makes that much; mean |d| of such a noise; and the mean logarithm
-of the excess of the squared mismatch over that of steps in random directions, 1, 2, 3 ... times the first one's: around
-0 for weights that just stopped, -0.4 for weights five steps old, -0.7 and -1.3 for a level of two and of six windows.
-The last number is for a first window below ``JUMP_FACTOR``, whose excess is less certain."""
+SMALL_STEP, LEAP, FRESH = 1.5, 8.0, (0.75, 0.4, 0.25)
+"""First raised window over the level before, below which a rise is growth; the same from which one window is certain
+enough for the last of the next numbers: how far the excess of the squared mismatch may lie from that of steps in random
+directions, which is 1, 2, 3 ... times the first window's, towards a level, as a share of the distance in logarithms.
+Weights that just stopped are at 0, weights five steps old at 0.4. The first number is for a first window below
+``JUMP_FACTOR``, whose excess is the least certain."""
 
 GOES_ON = 1.25
 """Growth since the pipeline was full from which a mismatch does not level off; the last of four steps adds 1.1
 times."""
 
-DRIFTED, BY_DESIGN, EXCLUDED = 0.015, 0.03, 0.2
-"""Mean |d| in nats below which growth after a steady level is information; the same for a jump and for growth since the
-start; and the level that excludes healthy causes. Engines in bfloat16 with equal weights have 0.01; healthy engines one
-to four steps behind reach 0.03 to 0.1, half of the last number, so a training that is known to be synchronous is judged
-by that half."""
+DRIFTED, JUMPED, BY_DESIGN, BEYOND, EXCLUDED = 0.015, 0.025, 0.03, 0.125, 0.2
+"""Mean |d| in nats below which growth after a steady level is information; the same for a jump, since other data alone
+reach the noise of sharp contexts at once; and for growth since the start; the level from which the latter is a warning
+whatever its shape; and the level that excludes healthy causes. Engines in bfloat16 with equal weights have 0.01;
+healthy engines one to four steps behind reach 0.03 to 0.1, half of the last number, so a training that is known to be
+synchronous is judged by that half."""
 
 ONE_SIGN = 0.5
 """|mean d| over mean |d| of tokens of one sign: noise or old weights of a variance v have mean d = -v / 2, below 0.1 of

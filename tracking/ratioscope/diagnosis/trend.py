@@ -152,7 +152,7 @@ def _rated(values: Array, index: int, *, synchronous: bool = False) -> Change:
     if kind == "growth":
         healthy = after < thresholds.DRIFTED
     else:
-        healthy = after < thresholds.BY_DESIGN or factor < thresholds.JUMP_FACTOR
+        healthy = after < thresholds.JUMPED or factor < thresholds.JUMP_FACTOR
     level = thresholds.EXCLUDED / 2.0 if synchronous else thresholds.EXCLUDED
     return Change(kind, index, before, after, healthy, after >= level and factor >= thresholds.JUMP_FACTOR)
 
@@ -165,12 +165,13 @@ def _goes_on(values: Array, before: float) -> bool:
     window already has the excess of many steps.
     """
     first = values[0] / before
-    if first < thresholds.SMALL_STEP or (first >= thresholds.LEAP and before >= thresholds.NOISY):
-        return bool(first < thresholds.SMALL_STEP)
+    if first < thresholds.SMALL_STEP:
+        return True
     excess = np.maximum(values[: thresholds.FIRST_STEPS] ** 2 - before**2, _SMALLEST**2)
-    steps = np.arange(2, len(excess) + 1)
-    least = thresholds.FRESH if first >= thresholds.JUMP_FACTOR else thresholds.FRESH_SMALL
-    return float(np.mean(np.log(excess[1:] / excess[0] / steps))) >= least
+    level = -np.log(np.arange(2, len(excess) + 1))
+    certain = (thresholds.JUMP_FACTOR, thresholds.LEAP)
+    share = thresholds.FRESH[int(np.searchsorted(certain, first, side="right"))]
+    return bool(np.mean(np.log(excess[1:] / excess[0]) + level) >= share * level.mean())
 
 
 def _early_growth(points: Sequence[Point], values: Array, errors: Array, *, synchronous: bool) -> Change | None:
@@ -185,7 +186,8 @@ def _early_growth(points: Sequence[Point], values: Array, errors: Array, *, sync
         return None
     large = after >= thresholds.JUMP_FACTOR * before
     excluded = large and after >= (thresholds.EXCLUDED / 2.0 if synchronous else thresholds.EXCLUDED)
-    suspicious = after >= thresholds.BY_DESIGN and (synchronous or not follows_a_warmup(values))
+    unlike = synchronous or after >= thresholds.BEYOND or not follows_a_warmup(values)
+    suspicious = after >= thresholds.BY_DESIGN and unlike
     healthy = not excluded and not (large and suspicious) and not _is_one_sided(points[-len(newest) :], after)
     return Change("growth", 0, before, after, healthy, excluded)
 
