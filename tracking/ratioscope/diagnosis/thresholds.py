@@ -129,12 +129,13 @@ JUMP_FACTOR, GROWTH_FACTOR, GROWTH_SOON = 3.0, 2.0, 1.6
 entropy or other data change the noise of an engine by up to 2 times in bfloat16 and 3.5 times in float32; reported
 jumps were 5 to 20 times."""
 
-SMALL_STEP, LEAP, FRESH = 1.5, 8.0, (0.75, 0.4, 0.25)
-"""First raised window over the level before, below which a rise is growth; the same from which one window is certain
-enough for the last of the next numbers: how far the excess of the squared mismatch may lie from that of steps in random
-directions, which is 1, 2, 3 ... times the first window's, towards a level, as a share of the distance in logarithms.
-Weights that just stopped are at 0, weights five steps old at 0.4. The first number is for a first window below
-``JUMP_FACTOR``, whose excess is the least certain."""
+SMALL_STEP, LEAP, NOISY, FRESH = 1.5, 8.0, 0.003, (0.75, 0.4, 0.1)
+"""First raised window over the level before, below which a rise is growth; the same that no single step reaches where
+that level has the noise of bfloat16, and mean |d| of such a noise; and how far the excess of the squared mismatch may
+lie from that of steps in random directions, which is 1, 2, 3 ... times the first window's, towards a level, as a share
+of the distance in logarithms. Weights that just stopped are at 0, weights five steps old at 0.3. Of the shares, the
+first is for a first window below ``JUMP_FACTOR``, whose excess is uncertain, and the last for one that no step
+reaches."""
 
 GOES_ON = 1.25
 """Growth since the pipeline was full from which a mismatch does not level off; the last of four steps adds 1.1

@@ -169,8 +169,8 @@ def _goes_on(values: Array, before: float) -> bool:
         return True
     excess = np.maximum(values[: thresholds.FIRST_STEPS] ** 2 - before**2, _SMALLEST**2)
     level = -np.log(np.arange(2, len(excess) + 1))
-    certain = (thresholds.JUMP_FACTOR, thresholds.LEAP)
-    share = thresholds.FRESH[int(np.searchsorted(certain, first, side="right"))]
+    leaps = first >= thresholds.LEAP and before >= thresholds.NOISY
+    share = thresholds.FRESH[2 if leaps else int(first >= thresholds.JUMP_FACTOR)]
     return bool(np.mean(np.log(excess[1:] / excess[0]) + level) >= share * level.mean())
 
 
