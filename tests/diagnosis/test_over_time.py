@@ -6,8 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
+import ratioscope as rs
 from ratioscope.diagnosis import Finding, Run, diagnose
+from ratioscope.record import Record
 from ratioscope.runs.course import MOST_POINTS
 from tests.support.rises import told, windows_of
 
@@ -47,6 +50,7 @@ HEALTHY = {
     "noise hides the start of a warmup": [joined(0.02, 0.065 * min(1, k / 24)) for k in range(60)],
     "entropy rises by 1.8 times": [0.012 * 1.8 ** (k / 40) for k in range(40)],
     "a single window far off": [0.012] * 20 + [2.0] + [0.012] * 3,
+    "the last window far off": [0.012] * 20 + [2.0],
     "two windows far off": [0.012] * 20 + [0.6] * 2 + [0.012] * 3,
 }
 
@@ -139,3 +143,28 @@ def test_the_course_of_a_long_run_is_bounded() -> None:
     assert sum(point.tokens for point in points) == 16 * 3 * MOST_POINTS
     assert sum(point.windows for point in points) == 3 * MOST_POINTS
     assert all(point.windows == 1 for point in points[-MOST_POINTS // 2 :])
+
+
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        (lambda p, q: (p.roll(1, 1), q), "shifted_alignment"),
+        (lambda p, q: (p + 0.4, q), "constant_shift"),
+        (lambda p, q: (1.5 * p, q), "temperature"),
+    ],
+)
+def test_another_cause_since_a_jump_is_named(
+    damage: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]], cause: str
+) -> None:
+    """A jump whose windows show what weights do not lead to names that cause, and is no certain error."""
+    generator = torch.Generator().manual_seed(0)
+    records = []
+    for step in range(1, 17):
+        rollout = -torch.rand(16, 64, generator=generator).pow(4) * 6 - 0.01
+        train = rollout + 0.01 * torch.randn(16, 64, generator=generator)
+        sides = damage(train, rollout) if step > 10 else (train, rollout)
+        summary = rs.summarize(*sides, torch.ones(16, 64))
+        records.append(Record(step, "train", 0.0, {"ratioscope/counts/tokens": 1024.0}, summary.to_host()))
+    (finding,) = [each for each in diagnose(records).findings if each.name == "wrong_weights"]
+    assert (finding.level, finding.confidence, finding.steps) == ("warning", "medium", (11, 16))
+    assert f"{cause} shows in the windows since" in finding.evidence

@@ -9,6 +9,7 @@ import numpy as np
 
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.diagnosis.since import other_cause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,10 @@ _TEST = "a checksum of one tensor on both sides tells them apart, and so do 20 s
 
 
 def wrong_weights(run: Run) -> Sign | None:
-    """Mean |d| jumps several times up between two windows, after the pipeline is full, and does not fall back."""
+    """Mean |d| jumps several times up between two windows, after the pipeline is full, and does not fall back.
+
+    If the windows since show another cause, which weights do not lead to, it is named and nothing is certain.
+    """
     change = _change(run, thresholds.JUMP_PARTS, "a jump")
     if change is None or change.kind != "jump":
         return None
@@ -34,7 +38,9 @@ def wrong_weights(run: Run) -> Sign | None:
     )
     hints = ["engine.sleep_mode is on"] if run.setting("engine.sleep_mode") is True else []
     others = "other weights in the engine do this, and so do other data, entropy or sampling settings"
-    return _sign(run, change, [text, *hints], others)
+    sign = _sign(run, change, [text, *hints], others)
+    other = other_cause(run)
+    return sign if other is None else Sign("warning", "medium", f"{text}; {other}", sign.steps)
 
 
 def stale_weights(run: Run) -> Sign | None:

@@ -131,6 +131,15 @@ class DiagnosedRun:
         return self.filled[:end]
 
     @cached_property
+    def raised(self) -> DiagnosedRun | None:
+        """The windows since a rise after a steady level that is no healthy one, as a run; None without one."""
+        if self.change is None or self.change.healthy or not self.change.index:
+            return None
+        since = self.course.points[self.change.index].first
+        parts = [pool.part for pool in self.filled if pool.first >= since]
+        return DiagnosedRun(PooledRun.of_parts(parts), self.config, foreign=self.foreign) if parts else None
+
+    @cached_property
     def steady(self) -> Pool:
         """The steady parts merged into one pool.
 

@@ -100,8 +100,10 @@ def _late_changes(values: Array, errors: Array) -> Iterator[int]:
             and logs[soon].mean() - level >= thresholds.CERTAIN * error
             and pairs[soon].max() - level >= math.log(_factor(len(values) - index))
         ):
-            seen = _first_raised(logs, index, level + max(2.5 * scatter, thresholds.RAISED))
-            yield seen
+            limit = level + max(2.5 * scatter, thresholds.RAISED)
+            seen = _first_raised(logs, index, limit)
+            if seen < len(pairs):
+                yield seen
 
 
 def _baseline(index: Any) -> Any:
@@ -118,7 +120,7 @@ def _first_raised(logs: Array, index: int, limit: float) -> int:
     """Index of the first value beyond a limit, at or around an index."""
     while index > thresholds.FILL and logs[index - 1] > limit:
         index -= 1
-    while index < len(logs) - 2 and logs[index] <= limit:
+    while index < len(logs) and logs[index] <= limit:
         index += 1
     return index
 

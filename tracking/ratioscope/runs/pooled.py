@@ -88,6 +88,14 @@ class PooledRun:
             pooled.add(record)
         return pooled
 
+    @classmethod
+    def of_parts(cls, parts: Iterable[Part]) -> PooledRun:
+        """Takes some of a run's parts, without its rules and the mismatch of each window."""
+        pooled = cls()
+        pooled._parts = list(parts)
+        pooled.windows = sum(part.windows for part in pooled._parts)
+        return pooled
+
     def add(self, record: Record) -> None:
         """Appends a window of training; evaluations and logs without a window are left out."""
         if record.split != "train" or not record.scalars:
