@@ -15,7 +15,8 @@ import pytest
 
 import ratioscope as rs
 from ratioscope.alerts.changes import FindingChanges
-from ratioscope.alerts.watch import FIRST_WINDOWS, MOST_WAITING, Watch
+from ratioscope.alerts.schedule import FIRST_WINDOWS
+from ratioscope.alerts.watch import MOST_WAITING, Watch
 from ratioscope.cli.diagnose import run as diagnose_command
 from ratioscope.delivery.background import Background
 from ratioscope.delivery.sender import ALERT_TRIES

@@ -209,7 +209,7 @@ def test_command_prints_json(truncated: Path, tmp_path: Path, capsys: pytest.Cap
 
 def test_command_reads_a_trainers_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A checkpoint's log with TRL's scalars only shows growth, and lists the causes that it cannot show."""
-    log = [{"step": k, "loss": 0.1, "sampling/sampling_logp_difference/mean": 0.01 * k} for k in range(1, 10)]
+    log = [{"step": k, "loss": 0.1, "sampling/sampling_logp_difference/mean": 0.03 * k} for k in range(1, 10)]
     checkpoint = tmp_path / "checkpoint-9"
     checkpoint.mkdir()
     (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": [*log, {"eval_loss": 1.0}]}))

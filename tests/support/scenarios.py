@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +65,15 @@ def _sharply(rng: np.random.Generator) -> Spec:
 
 
 def _jump(rng: np.random.Generator) -> Spec:
-    windows = int(rng.integers(6, 25))
-    first = int(rng.integers(2, windows - 1))
+    windows = int(rng.integers(9, 25))
+    first = int(rng.integers(6, windows - 1))  # the first five fill the pipeline of a healthy asynchronous engine
     return _usual(rng, windows=windows, noise=0.01, behind=lambda k: 0.3 if k >= first else 0.0)
 
 
 def _growth(rng: np.random.Generator) -> Spec:
-    windows, end = int(rng.integers(9, 25)), float(rng.uniform(0.1, 0.3))
-    return _usual(rng, windows=windows, noise=0.01, behind=lambda k: end * k / windows)
+    windows, end = int(rng.integers(12, 25)), float(rng.uniform(0.1, 0.3))
+    # Steps in random directions add up by their squares. A straight line is what a warmup leads to under staleness.
+    return _usual(rng, windows=windows, noise=0.01, behind=lambda k: end * math.sqrt(k / windows))
 
 
 def _sawtooth(rng: np.random.Generator) -> Spec:
@@ -112,8 +114,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         lambda rng: _usual(rng, noise=0.002, after=constant(float(rng.choice([-1, 1]) * rng.uniform(0.05, 1.0)))),
     ),
     Scenario("logits", "logits instead of log-probabilities", lambda rng: _usual(rng, after=logits)),
-    Scenario("stale_weights", "0.1 to 0.3 of the logits' direction, in 9 to 24 windows", _growth),
-    Scenario("wrong_weights", "0.3 of the logits' direction, at once", _jump),
+    Scenario(
+        "stale_weights", "0.1 to 0.3 of the logits' direction, as the root of the step, in 12 to 24 windows", _growth
+    ),
+    Scenario("wrong_weights", "0.3 of the logits' direction, at once, after 6 windows or more", _jump),
     Scenario("shifted_alignment", "by 1 or -1", lambda rng: _usual(rng, after=shift(int(rng.choice([-1, 1]))))),
     Scenario("eos_tokens", "last token off by 1 to 5 nats", lambda rng: _usual(rng, after=last)),
     Scenario("speculative_tail", "last 3 tokens garbage", lambda rng: _usual(rng, after=tail)),

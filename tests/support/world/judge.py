@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ratioscope as rs
 from ratioscope.alerts.changes import FindingChanges
-from ratioscope.alerts.watch import FIRST_WINDOWS, GROWTH, MOST_BETWEEN
+from ratioscope.alerts.schedule import Schedule
 from ratioscope.diagnosis import Diagnosis, Run, diagnose
 from ratioscope.record import Record
 from ratioscope.runs.pooled import PooledRun
@@ -16,6 +16,7 @@ from tests.support.world.training import recorded, train
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ratioscope.event import Event
     from tests.support.world.kinds import Kind
     from tests.support.world.training import World
 
@@ -26,13 +27,18 @@ class Verdict:
 
     Attributes:
         diagnosis: at the end.
-        stopped: step at which ``on_finding="stop"`` would end the training; None if it would not.
+        events: events while it ran, if the live watch is never late.
         right: names of causes that count as right.
     """
 
     diagnosis: Diagnosis
-    stopped: int | None
+    events: tuple[Event, ...]
     right: frozenset[str]
+
+    @property
+    def stopped(self) -> int | None:
+        """Step at which ``on_finding="stop"`` would end the training; None if it would not."""
+        return next((event.step for event in self.events if event.is_certain), None)
 
     @property
     def first(self) -> str | None:
@@ -71,14 +77,11 @@ def judge(kind: Kind, seed: int) -> tuple[Verdict, Verdict]:
 
 def verdict(made: list[Record], config: Mapping[str, Any], right: frozenset[str]) -> Verdict:
     """Verdict on records, diagnosed at the windows at which the live watch does it if it is never late."""
-    changes, run, stopped, due = FindingChanges(), Run(PooledRun(), config), None, FIRST_WINDOWS
-    if any(event.is_certain for event in changes.from_config(diagnose(run))):
-        stopped = 0
-    for step, record in enumerate(made, 1):
+    changes, run, schedule = FindingChanges(), Run(PooledRun(), config), Schedule()
+    events = changes.from_config(diagnose(run))
+    for record in made:
         run.add(record)
-        if step < due:
-            continue
-        due = step + min(max(1, int(GROWTH * step)), MOST_BETWEEN)
-        if stopped is None and any(event.is_certain for event in changes.update(diagnose(run))):
-            stopped = step
-    return Verdict(diagnose(made, config), stopped, right)
+        if schedule.is_due(run) or schedule.is_urgent(run):
+            schedule.done(run)
+            events += changes.update(diagnose(run))
+    return Verdict(diagnose(made, config), tuple(events), right)

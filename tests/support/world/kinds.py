@@ -125,6 +125,20 @@ WEIGHTS = {
     "never synced, float32": _broken("stale_weights", arrival=hurt.stops(0), rate=0.05, **_F32),
     "stops at 30 %": _broken("stale_weights", arrival=hurt.stops(9), rate=0.05, windows=30),
     "stops at 70 %": _broken("stale_weights", arrival=hurt.stops(21), rate=0.05, windows=30),
+    "stops at 30 % of 60 windows": _broken("stale_weights", arrival=hurt.stops(18), rate=0.05, windows=60),
+    "stops at 70 % of 60 windows": _broken("stale_weights", arrival=hurt.stops(42), rate=0.05, windows=60),
+    "stops at 90 % of 60 windows": _broken("stale_weights", arrival=hurt.stops(54), rate=0.08, windows=60),
+    "stops at 70 % of 200 windows": _broken(
+        "stale_weights", arrival=hurt.stops(140), rate=0.05, windows=200, rows=8, length=32
+    ),
+    "stops in the last windows of 200": _broken(
+        "stale_weights", arrival=hurt.stops(195), rate=0.1, windows=200, rows=8, length=32
+    ),
+    "stops at 70 %, float32": _broken("stale_weights", arrival=hurt.stops(21), rate=0.05, windows=30, **_F32),
+    "stops at 60 %, one step old": _broken(
+        "stale_weights", arrival=lambda now, past: past[min(max(0, now - 1), 18)], rate=0.05, windows=30
+    ),
+    "restarts and drifts on": _broken("wrong_weights", arrival=hurt.restarts(20), rate=0.2, windows=40),
     "restarts with old weights": _broken("wrong_weights", arrival=hurt.restarts(20), rate=0.05, windows=30),
     "loads other weights": _broken("wrong_weights", arrival=hurt.loads(8, _scaled)),
     "grows between syncs": _broken("grows_between_syncs", arrival=hurt.syncs_every(5), rate=0.05, windows=30),
@@ -237,6 +251,19 @@ HEALTHY = {
     ),
     "one step old, decay": _healthy(stale=1, rate=0.03, schedule=lambda part: 1.0 - part, windows=24),
     "four steps old, warmup": _healthy(stale=4, rate=0.02, schedule=lambda part: min(1.0, 2.0 * part), windows=24),
+    "one step old, warmup, large steps": _healthy(
+        stale=1, rate=0.12, schedule=lambda part: min(1.0, 2.0 * part), windows=24
+    ),
+    "four steps old, warmup, large steps": _healthy(
+        stale=4, rate=0.1, schedule=lambda part: min(1.0, 2.0 * part), windows=30
+    ),
+    "four steps old, warmup to the end": _healthy(stale=4, rate=0.1, schedule=lambda part: part, windows=24),
+    "one step old, warmup and decay": _healthy(
+        stale=1, rate=0.1, schedule=lambda part: math.sin(math.pi * part), windows=40
+    ),
+    "one step old, larger steps": _healthy(stale=1, rate=0.15, windows=30),
+    "four steps old, larger steps": _healthy(stale=4, rate=0.12, windows=30),
+    "data change, one step old": _healthy(data_change=0.5, stale=1, rate=0.06, windows=30),
     "entropy falls": _healthy(entropy=0.7, windows=24),
     "entropy rises": _healthy(entropy=-0.7, windows=24),
     "entropy rises, one step old": _healthy(entropy=-0.7, windows=24, stale=1),

@@ -1,8 +1,8 @@
 """FindingChanges: compares one diagnosis with the earlier ones and reports what changed.
 
-A finding above ``info`` is reported once. One that is not certain must show in two consecutive diagnoses before it is
-reported, and be missing from two before it is reported as gone. The required number doubles with every disappearance
-(hysteresis against flapping).
+A finding above ``info`` is reported once. One that is not certain, and any rise of the mismatch, must show in two
+consecutive diagnoses before it is reported. Each must be missing from two before it is reported as gone. The required
+number doubles with every disappearance (hysteresis against flapping).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _EXPLAINS = {cause.name: cause.explains for cause in CAUSES}
 _CONFIRMS = {cause.name: cause.confirms for cause in CAUSES}
 _CERTAIN = len(LEVELS)
 """Severity of an error of high confidence, which needs no confirmation."""
+_RISES = frozenset({"wrong_weights", "stale_weights"})
+"""Findings of one rise of the mismatch, whose kind may become clear later. Two windows may show one by chance, so that
+they are confirmed even at high confidence."""
 
 
 class State(Enum):
@@ -129,7 +132,7 @@ class FindingChanges:
                 continue
             status: Status = "worse" if tracked.is_open else "appeared"
             is_confirmed = tracked.is_confirmed(State.WORSENING if tracked.is_open else State.APPEARING)
-            if is_confirmed or is_last or severity == _CERTAIN:
+            if is_confirmed or is_last or (severity == _CERTAIN and finding.name not in _RISES):
                 because = None if tracked.is_open else self._setting_reported_as(finding.name, severity)
                 events.append(_event(finding, status, step, because))
                 tracked.settle(severity)
@@ -149,8 +152,8 @@ class FindingChanges:
                 continue
             is_gone = tracked.is_confirmed(State.FADING) or is_last
             because = None
-            if name in diagnosis.explained:
-                because = next((other for other in shown if name in _EXPLAINS[other] and self._is_open(other)), None)
+            if name in diagnosis.explained or (name in _RISES and shown & _RISES):
+                because = next((other for other in shown if _replaces(other, name) and self._is_open(other)), None)
                 is_gone = because is not None  # else the explaining finding is not reported yet
             if is_gone:
                 events.append(_event(tracked.finding, "gone", step, because))
@@ -174,6 +177,11 @@ class FindingChanges:
     def _with_counts(self, events: list[Event]) -> list[Event]:
         counts = self.open_counts or {"warning": 0, "error": 0}
         return [replace(event, warnings=counts["warning"], errors=counts["error"]) for event in events]
+
+
+def _replaces(other: str, name: str) -> bool:
+    """Checks that a finding reports what another one did."""
+    return name in _EXPLAINS[other] or {other, name} == _RISES
 
 
 def _severity(finding: Finding) -> int:

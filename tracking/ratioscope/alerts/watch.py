@@ -10,26 +10,26 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ratioscope.alerts.schedule import FIRST_WINDOWS, Schedule
 from ratioscope.diagnosis import Run, diagnose
 from ratioscope.runs.pooled import PooledRun
 from ratioscope.threads import Flag, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ratioscope.alerts.changes import FindingChanges
     from ratioscope.event import Event
     from ratioscope.incidents import Incidents
     from ratioscope.record import Record
 
-FIRST_WINDOWS = 3
-"""Windows before the first diagnosis: fewer may be an accident."""
-GROWTH, MOST_BETWEEN = 0.1, 10
-"""A diagnosis is due when the run has grown by this fraction, and after this number of windows at the latest."""
 SHARE = 0.02
 """Fraction of one processor, and thus at most of the interpreter lock, that diagnoses may take."""
+AHEAD_S = 5.0
+"""Seconds of rest that an urgent diagnosis may owe, so that two in a row are not delayed."""
 MOST_WAITING = 128
 """Windows that may wait for the thread, of up to 0.1 MB each."""
 
@@ -62,6 +62,7 @@ class Watch:
         self._wake, self._closing = Flag(), Flag()
         self._abandoned = False
         self._worker = Worker(self._serve, name="ratioscope-watch", incidents=incidents)
+        self._rest_until = 0.0
 
     def start(self) -> None:
         """Reports findings of the config alone, on the caller's thread. Takes a millisecond or two."""
@@ -105,9 +106,7 @@ class Watch:
             self._incidents.report("diagnosis did not finish", text)
 
     def _serve(self) -> None:
-        run = Run(PooledRun(), self._config)
-        due = FIRST_WINDOWS
-        rest_until = 0.0
+        run, schedule = Run(PooledRun(), self._config), Schedule()
         pause: float | None = None
         while True:
             self._wake.wait(pause)
@@ -116,17 +115,28 @@ class Watch:
             if self._closing.is_set():
                 break
             pause = None
-            if run.windows < due:
-                continue
-            if (rest := rest_until - time.monotonic()) > 0.0:
-                pause = rest  # queued windows are still taken meanwhile
-                continue
-            before = time.thread_time()
-            self._diagnose(run)
-            rest_until = time.monotonic() + (time.thread_time() - before) * (1.0 / SHARE - 1.0)
-            due = run.windows + min(max(1, int(GROWTH * run.windows)), MOST_BETWEEN)
+            rest = self._rest_until - time.monotonic()
+            if rest > 0.0 and not (rest <= AHEAD_S and self._is_urgent(run, schedule)):
+                pause = rest if schedule.is_due(run) else None  # queued windows are still taken meanwhile
+            elif schedule.is_due(run) or self._is_urgent(run, schedule):
+                with self._metered():
+                    self._diagnose(run)
+                    schedule.done(run)
         if run.windows >= FIRST_WINDOWS:
             self._diagnose(run, is_last=True)
+
+    def _is_urgent(self, run: Run, schedule: Schedule) -> bool:
+        with self._metered(), self._incidents.guard("diagnosis"):
+            return schedule.is_urgent(run)
+        return False
+
+    @contextmanager
+    def _metered(self) -> Iterator[None]:
+        """Adds to the rest what the thread's time in a block requires."""
+        before = time.thread_time()
+        yield
+        rest = (time.thread_time() - before) * (1.0 / SHARE - 1.0)
+        self._rest_until = max(self._rest_until, time.monotonic()) + rest
 
     def _take(self, run: Run) -> None:
         """Moves the queued windows into the run."""

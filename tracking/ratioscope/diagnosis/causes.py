@@ -99,17 +99,19 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "wrong_weights",
-        "the engine loaded other weights at some step",
+        "the mismatch jumped: the engine may have loaded other weights",
         over_time.wrong_weights,
-        "Compare a checksum of the engine's weights with the trainer's after each sync; switch sleep mode off to test.",
+        "Compare a checksum of one tensor on both sides after a sync; switch sleep mode off to test. If they are "
+        "equal, look for what else changed there: data, sampling or engine settings.",
         "huggingface/trl#5312",
         explains=("unexplained",),
     ),
     Cause(
         "stale_weights",
-        "the engine's weights do not follow the trainer's",
+        "the mismatch keeps growing: the engine's weights may not follow the trainer's",
         over_time.stale_weights,
-        "Check that weights and adapters arrive, and that the prefix cache is reset after each update.",
+        "Compare a checksum of one tensor on both sides after a sync, and reset the prefix cache after each update. If "
+        "they are equal, growth follows the learning rate or the steps between syncs.",
         "PrimeIntellect-ai/prime-rl#1650, modelscope/ms-swift#9855",
         explains=("unexplained",),
     ),

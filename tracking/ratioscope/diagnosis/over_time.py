@@ -5,67 +5,74 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Sign, Unchecked
-from ratioscope.diagnosis.trend import difference_error, mean, mismatches, tenth_of, third_of
+from ratioscope.diagnosis.since import other_cause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ratioscope.diagnosis.pool import Pool
     from ratioscope.diagnosis.run import Run
-    from ratioscope.event import Confidence
+    from ratioscope.diagnosis.trend import Change
+    from ratioscope.event import Confidence, Level
+    from ratioscope.runs.course import Point
+
+_TEST = "a checksum of one tensor on both sides tells them apart, and so do 20 steps at a learning rate of 0"
+"""Test between weights that do not arrive and healthy causes."""
 
 
 def wrong_weights(run: Run) -> Sign | None:
-    """Mean |d| jumps several times up between two windows and stays there."""
-    parts, index = run.filled, run.jump
-    if len(parts) < thresholds.JUMP_PARTS:
-        msg = f"needs {thresholds.JUMP_PARTS} windows to see a jump; got {len(parts)}"
-        raise Unchecked(msg)
-    if index is None:
+    """Mean |d| jumps several times up between two windows, after the pipeline is full, and does not fall back.
+
+    If the windows since show another cause, which weights do not lead to, it is named and nothing is certain.
+    """
+    change = _change(run, thresholds.JUMP_PARTS, "a jump")
+    if change is None or change.kind != "jump":
         return None
-    values = mismatches(parts)
-    before, after = mean(values[:index]), mean(values[index:])
+    points = run.course.points
     text = (
-        f"{parts[0].measure} jumps from {before:.3g} to {after:.3g} ({after / max(before, 1e-12):.0f} times) between "
-        f"steps {parts[index - 1].last} and {parts[index].last}, and stays there, as after loading other weights"
+        f"{_measure(run)} jumps from {change.before:.3g} to {change.after:.3g} nats ({change.factor:.3g} times) "
+        f"between steps {points[change.index - 1].last} and {points[change.index].last}, and has not fallen back"
     )
     hints = ["engine.sleep_mode is on"] if run.setting("engine.sleep_mode") is True else []
-    return _error(run, [text, *hints], (parts[index].first, parts[-1].last))
+    others = "other weights in the engine do this, and so do other data, entropy or sampling settings"
+    sign = _sign(run, change, [text, *hints], others)
+    other = other_cause(run)
+    return sign if other is None else Sign("warning", "medium", f"{text}; {other}", sign.steps)
 
 
 def stale_weights(run: Run) -> Sign | None:
-    """Mean |d| grows steadily to at least twice, over the whole run or until it levels off, and nothing resets it."""
-    parts = run.filled
-    if len(parts) < thresholds.GROWTH_PARTS:
-        msg = f"needs {thresholds.GROWTH_PARTS} windows to see growth; got {len(parts)}"
-        raise Unchecked(msg)
-    if not run.grows:
+    """Mean |d| grows to at least twice, since the start or since a window, and does not level off as a full pipeline.
+
+    Growth below 0.2 nats that may be a rising learning rate under asynchronous training is information.
+    """
+    change = _change(run, thresholds.GROWTH_PARTS, "growth")
+    if change is None or change.kind != "growth":
         return None
-    values = mismatches(parts)
-    start, third = tenth_of(values), third_of(values)
-    first, last = mean(values[:start]), mean(values[-third:])
-    rate = (last - first) / max(parts[-1 - third // 2].last - parts[start // 2].last, 1)
+    points = run.course.points
+    since, last = points[change.index].first, points[-1].last
+    rate = (change.after - change.before) / max(last - since, 1)
     text = (
-        f"{parts[0].measure} grows from {first:.3g} at the start to {last:.3g} in the last third "
-        f"({last / max(first, 1e-12):.3g} times, about {rate:.2g} per step) and no sync resets it"
+        f"{_measure(run)} grew {change.factor:.3g} times, from {change.before:.3g} to {change.after:.3g} nats, "
+        f"since {'about step' if change.index else 'the start, step'} {since} (about {rate:.2g} per step)"
     )
     sync = run.setting("engine.weight_sync")
     hints = (
         [] if sync == "unknown" else [f"the trainer sends its weights {sync}, which does not prove that they arrive"]
     )
-    return _error(run, [text, *hints], (parts[0].first, parts[-1].last))
+    others = "weights that do not arrive do this, and so do a learning rate that rises or fewer syncs by design"
+    return _sign(run, change, [text, *hints], others)
 
 
 def grows_between_syncs(run: Run) -> Sign | None:
     """Mean |d| grows to at least twice over several windows, falls back at once, and repeats it at equal intervals."""
-    parts = run.filled
-    if len(parts) < thresholds.GROWTH_PARTS or any(part.windows > 1 for part in parts):
-        msg = f"needs {thresholds.GROWTH_PARTS} windows that are not pooled; "
-        msg += f"got {len(parts)} parts of {run.windows} windows"
+    points = run.course.single(thresholds.RESET_WINDOWS)
+    if len(points) < thresholds.GROWTH_PARTS:
+        msg = f"needs {thresholds.GROWTH_PARTS} windows; got {len(points)}"
         raise Unchecked(msg)
-    values, resets = mismatches(parts), _resets(parts)
+    values, resets = [point.mismatch for point in points], _resets(points)
     periods = {later - earlier for earlier, later in pairwise(resets)}
     if len(resets) < thresholds.RESETS or len(periods) != 1 or periods == {1}:
         return None
@@ -73,27 +80,57 @@ def grows_between_syncs(run: Run) -> Sign | None:
     cycles = [values[index : index + period] for index in resets[:-1]]
     if any(cycle[-1] < thresholds.RESET_FACTOR * cycle[0] for cycle in cycles):
         return None
-    low, high = (mean([cycle[end] for cycle in cycles]) for end in (0, -1))
+    low, high = (float(np.mean([cycle[end] for cycle in cycles])) for end in (0, -1))
     text = (
-        f"{parts[0].measure} grows from {low:.3g} to {high:.3g} and falls back every {period} windows, "
-        f"{len(resets)} times: the engine's weights are that old in between"
+        f"{_measure(run)} grows from {low:.3g} to {high:.3g} and falls back every {period} windows, {len(resets)} "
+        f"times in the last {len(points)} windows: the engine's weights are that old in between"
     )
-    return Sign("warning", _confidence(run), "; ".join([text, *_means_only(run)]))
+    return Sign(
+        "warning" if high >= thresholds.DRIFTED else "info", _certainty(run), "; ".join([text, *_means_only(run)])
+    )
 
 
-def _resets(parts: Sequence[Pool]) -> list[int]:
-    """Indices of the parts at which the mismatch falls to half or less, beyond its standard error."""
+def _change(run: Run, fewest: int, what: str) -> Change | None:
+    """The lasting rise of the mismatch.
+
+    Raises:
+        Unchecked: if the windows are too few to see one.
+    """
+    count = len(run.course.points)
+    if count < fewest:
+        msg = f"needs {fewest} windows to see {what}; got {count}"
+        raise Unchecked(msg)
+    return run.change
+
+
+def _sign(run: Run, change: Change, texts: list[str], others: str) -> Sign:
+    """Sign of a rise, with the causes that could make it and the test between them."""
+    level: Level = "error" if change.excluded else "info" if change.healthy else "warning"
+    confidence: Confidence = _certainty(run) if change.excluded else "low" if change.healthy else "medium"
+    if change.excluded and run.is_synchronous:
+        ends = "the trainer waits for its generations, so no design leaves the engine behind"
+    elif change.excluded:
+        ends = "engines that are a few steps behind by design stay far below that"
+    else:
+        ends = f"{'healthy trainings reach this level; ' if change.healthy else ''}{others}; {_TEST}"
+    points = run.course.points
+    steps = points[change.index].first, points[-1].last
+    return Sign(level, confidence, "; ".join([*texts, ends, *_adapter(run), *_means_only(run)]), steps)
+
+
+def _measure(run: Run) -> str:
+    """Name of the measure of the mismatch."""
+    return run.filled[0].measure
+
+
+def _resets(points: Sequence[Point]) -> list[int]:
+    """Indices of the windows at which the mismatch falls to half or less, beyond its standard error."""
     return [
         index
-        for index, (before, after) in enumerate(pairwise(parts), start=1)
+        for index, (before, after) in enumerate(pairwise(points), start=1)
         if before.mismatch >= thresholds.RESET_FACTOR * after.mismatch
-        and before.mismatch - after.mismatch >= thresholds.CERTAIN * difference_error(before, after)
+        and before.mismatch - after.mismatch >= thresholds.CERTAIN * float(np.hypot(before.error, after.error))
     ]
-
-
-def _error(run: Run, texts: list[str], steps: tuple[int, int]) -> Sign:
-    """Sign of weights that differ, with the hints that the config and the kind of log give."""
-    return Sign("error", _confidence(run), "; ".join([*texts, *_adapter(run), *_means_only(run)]), steps)
 
 
 def _adapter(run: Run) -> list[str]:
@@ -108,7 +145,7 @@ def _adapter(run: Run) -> list[str]:
 
 def _means_only(run: Run) -> list[str]:
     """Names the causes that look the same in a log that has means over time only."""
-    if _confidence(run) == "high":
+    if _certainty(run) == "high":
         return []
     return [
         "this log has only means and extremes of the distribution: a few absurd tokens, tokens that nobody "
@@ -116,6 +153,6 @@ def _means_only(run: Run) -> list[str]:
     ]
 
 
-def _confidence(run: Run) -> Confidence:
+def _certainty(run: Run) -> Confidence:
     """Medium for a third-party log without the spread of d, high otherwise."""
     return "medium" if run.foreign and run.whole.get("token/log_ratio/std") is None else "high"

@@ -10,7 +10,7 @@ from ratioscope.config.lookup import UNKNOWN, lookup
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.findings import Unchecked
 from ratioscope.diagnosis.pool import Pool
-from ratioscope.diagnosis.trend import find_jump, is_growing
+from ratioscope.diagnosis.trend import Change, find_change
 from ratioscope.runs.pooled import Part, PooledRun
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ratioscope.correction.rule import Rule
     from ratioscope.record import Record
+    from ratioscope.runs.course import Course
     from ratioscope.runs.foreign.names import Name
 
 
@@ -94,33 +95,49 @@ class DiagnosedRun:
         """The parts that hold a valid token, or whose tokens were not counted."""
         return [part for part in self.parts if part.get("counts/tokens") != 0.0]
 
-    @cached_property
-    def jump(self) -> int | None:
-        """Index of the first of the filled parts after the mismatch jumped up and stayed; None if it never did."""
-        return find_jump(self.filled)
+    @property
+    def course(self) -> Course:
+        """Mismatch of each window."""
+        return self._pooled.course
 
     @cached_property
-    def grows(self) -> bool:
-        """True if the mismatch grows over the run, step by step."""
-        return self.jump is None and is_growing(self.filled)
+    def change(self) -> Change | None:
+        """Rise of the mismatch that lasts; None if there is none."""
+        return find_change(self.course.points, synchronous=self.is_synchronous)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """True if the config shows a trainer that waits for its own generations."""
+        waits = self.setting("engine.vllm_mode") in ("colocate", "server")
+        return waits and not str(self.setting("engine.weight_sync")).startswith("every ")
 
     @cached_property
     def steady_parts(self) -> list[Pool]:
         """The parts in which a setting shows alone.
 
-        Before a jump; or, of a run that drifts, up to twice the first part's distance and a quarter of the run, unless
-        these are too few tokens.
+        Before a rise of the mismatch that is no healthy one; or, of a run that drifts from the start, up to twice the
+        first part's distance and a quarter of the run, unless these are too few tokens.
         """
-        end = len(self.filled)
-        if self.jump is not None:
-            end = self.jump
-        elif self.grows:
-            most, end, near = max(1, end // 4), 1, thresholds.GROWTH_FACTOR * self.filled[0].abs_mean
-            tokens = self.filled[0].tokens
-            while end < most and (tokens < thresholds.FEWEST_TOKENS or self.filled[end].abs_mean <= near):
-                tokens += self.filled[end].tokens
-                end += 1
+        if self.change is None or self.change.healthy:
+            return self.filled
+        if self.change.index:
+            since = self.course.points[self.change.index].first
+            return [part for part in self.filled if part.last < since] or self.filled[:1]
+        most, end, near = max(1, len(self.filled) // 4), 1, thresholds.GROWTH_FACTOR * self.filled[0].abs_mean
+        tokens = self.filled[0].tokens
+        while end < most and (tokens < thresholds.FEWEST_TOKENS or self.filled[end].abs_mean <= near):
+            tokens += self.filled[end].tokens
+            end += 1
         return self.filled[:end]
+
+    @cached_property
+    def raised(self) -> DiagnosedRun | None:
+        """The windows since a rise after a steady level that is no healthy one, as a run; None without one."""
+        if self.change is None or self.change.healthy or not self.change.index:
+            return None
+        since = self.course.points[self.change.index].first
+        parts = [pool.part for pool in self.filled if pool.first >= since]
+        return DiagnosedRun(PooledRun.of_parts(parts), self.config, foreign=self.foreign) if parts else None
 
     @cached_property
     def steady(self) -> Pool:

@@ -1,109 +1,205 @@
-"""Trend of the mismatch over a run: jumps and growth across pools of windows."""
+"""Trend of the mismatch over a run: where it rose for good, by how much, and in which shape.
+
+Healthy trainings raise the mismatch too. Asynchronous engines are a few optimizer steps behind: their mismatch rises
+while the pipeline fills, in the first windows, and then follows the learning rate. Data and entropy change the noise of
+both engines. Engines that no longer receive weights differ from them: their mismatch goes on to rise.
+"""
 
 from __future__ import annotations
 
 import math
-from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from ratioscope.diagnosis import thresholds
+from ratioscope.diagnosis.warmup import follows_a_warmup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ratioscope.diagnosis.pool import Pool
+    from numpy.typing import NDArray
+
+    from ratioscope.runs.course import Point
+
+    Array = NDArray[np.float64]
+
+_SMALLEST = 1e-12
+"""Stands for a mismatch of 0, which has no logarithm."""
 
 
-def find_jump(parts: Sequence[Pool]) -> int | None:
-    """Finds the step up after which the mismatch stays several times as large as before.
+@dataclass(frozen=True)
+class Change:
+    """Rise of the mismatch that lasts until the newest window.
+
+    Attributes:
+        kind: ``jump`` if the first window after it has most of the rise, ``growth`` if the mismatch goes on to rise.
+        index: index of the first raised point; 0 for growth since the start.
+        before: mean mismatch of the points before, in nats.
+        after: mismatch at the end, in nats.
+        healthy: True if a healthy training may do this.
+        excluded: True if no healthy training does this.
+    """
+
+    kind: Literal["jump", "growth"]
+    index: int
+    before: float
+    after: float
+    healthy: bool
+    excluded: bool
+
+    @property
+    def factor(self) -> float:
+        """Mismatch at the end over that before."""
+        return self.after / max(self.before, _SMALLEST)
+
+
+def find_change(points: Sequence[Point], *, synchronous: bool = False) -> Change | None:
+    """Finds the rise of the mismatch that is farthest from a healthy one; of several alike, the earliest.
 
     Args:
-        parts: pools in the order of their steps.
-
-    Returns:
-        Index of the first pool after the jump; None if there is no jump.
+        points: mismatch of the windows, in order.
+        synchronous: True if the config shows that the engine has the newest weights at every window.
     """
-    values = mismatches(parts)
+    values = np.maximum([point.mismatch for point in points], _SMALLEST)
     if len(values) < thresholds.JUMP_PARTS:
         return None
-    increases = [later - earlier for earlier, later in pairwise(values)]
-    # Only the largest increase can hold half of the whole range, so no other position has to be tried.
-    index = 1 + max(range(len(increases)), key=increases.__getitem__)
-    increase, before, after = increases[index - 1], values[:index], values[index:]
-    jumps = (
-        mean(after) >= thresholds.JUMP_FACTOR * mean(before)
-        and min(after) > thresholds.JUMP_SEPARATION * max(before)
-        and increase >= thresholds.JUMP_SHARE * (max(values) - min(values))
-        and increase >= thresholds.CERTAIN * difference_error(parts[index - 1], parts[index])
-    )
-    return index if jumps else None
+    errors = np.array([point.error for point in points]) / values
+    changes = [_rated(values, index, synchronous=synchronous) for index in _late_changes(values, errors)]
+    changes += [replace(_rated(values, index), kind="jump") for index in _early_jump(values)]
+    if (growth := _early_growth(points, values, errors, synchronous=synchronous)) is not None:
+        changes.append(growth)
+    return max(changes, key=_severity, default=None)
 
 
-def is_growing(parts: Sequence[Pool]) -> bool:
-    """Checks whether the mismatch grows in size, order and certainty: over the whole run, or until it levels off.
+def _severity(change: Change) -> tuple[bool, bool, bool, int]:
+    """Sort key: how far from healthy; a dated rise before growth since the start; the earliest last."""
+    return change.excluded, not change.healthy, change.index > 0, -change.index
 
-    Args:
-        parts: pools in the order of their steps.
+
+def _late_changes(values: Array, errors: Array) -> Iterator[int]:
+    """Yields indices at which the mismatch leaves a steady level for good, after the pipeline is full."""
+    logs = np.log(values)
+    pairs = 0.5 * (logs[1:] + logs[:-1])
+    lowest_after = np.minimum.accumulate(np.append(pairs, logs[-1])[::-1])[::-1]
+    indices = np.arange(thresholds.FILL, len(pairs))
+    totals = np.concatenate([[0.0], logs.cumsum()])
+    starts = _baseline(indices)
+    levels = (totals[indices] - totals[starts]) / (indices - starts)
+    seen = -1
+    for index, start, level in zip(indices.tolist(), starts.tolist(), levels.tolist(), strict=True):
+        rise = lowest_after[index] - level
+        if index <= seen or rise < thresholds.RAISED or not _is_steady(logs[start:index]):
+            continue
+        scatter = _scatter(logs[start:index], errors[start:index])
+        soon = slice(index, index + max(2, index // 2))
+        error = scatter * math.sqrt(1.0 / (index - start) + 1.0 / len(logs[soon]))
+        if (
+            rise >= 2.0 * scatter
+            and logs[soon].mean() - level >= thresholds.CERTAIN * error
+            and pairs[soon].max() - level >= math.log(_factor(len(values) - index))
+        ):
+            limit = level + max(2.5 * scatter, thresholds.RAISED)
+            seen = _first_raised(logs, index, limit)
+            if seen < len(pairs):
+                yield seen
+
+
+def _baseline(index: Any) -> Any:
+    """Index at which the steady level before an index begins: half as many windows, and not the first one."""
+    return np.maximum(1, index - np.clip(index // 2, thresholds.FILL - 1, thresholds.BASELINE))
+
+
+def _factor(windows: int) -> float:
+    """Smallest growth over a steady level that is looked at, by the number of windows that show it."""
+    return thresholds.GROWTH_SOON if windows <= 2 else thresholds.GROWTH_FACTOR
+
+
+def _first_raised(logs: Array, index: int, limit: float) -> int:
+    """Index of the first value beyond a limit, at or around an index."""
+    while index > thresholds.FILL and logs[index - 1] > limit:
+        index -= 1
+    while index < len(logs) and logs[index] <= limit:
+        index += 1
+    return index
+
+
+def _is_steady(logs: Array) -> bool:
+    """Checks that a stretch does not rise from its first half to its second, beyond its scatter."""
+    half = len(logs) // 2
+    allowed = max(thresholds.STEADY, 2.0 * float(logs.std()) / math.sqrt(half))
+    return float(logs[half:].mean() - logs[:half].mean()) <= allowed
+
+
+def _scatter(logs: Array, errors: Array) -> float:
+    """Standard deviation of one window's logarithm: as measured, and at least that of independent tokens."""
+    return max(float(logs.std(ddof=1)), float(errors.mean()), thresholds.LEAST_SCATTER)
+
+
+def _early_jump(values: Array) -> Iterator[int]:
+    """Yields the index of a jump in the first windows that is too large for a pipeline that fills."""
+    for index in range(2, min(thresholds.FILL, len(values) - 1)):
+        before, after = values[:index].max(), values[index:].min()
+        if after >= thresholds.JUMP_FACTOR * before and values[index:].mean() >= thresholds.EXCLUDED:
+            yield index
+
+
+def _rated(values: Array, index: int, *, synchronous: bool = False) -> Change:
+    """Rates a rise after a steady level."""
+    start = int(_baseline(index))
+    before, after = float(values[start:index].mean()), float(values[index:][-_newest(len(values) - index) :].mean())
+    kind: Literal["jump", "growth"] = "growth" if _goes_on(values[index:], before) else "jump"
+    factor = after / before
+    if kind == "growth":
+        healthy = after < thresholds.DRIFTED
+    else:
+        healthy = after < thresholds.JUMPED or factor < thresholds.JUMP_FACTOR
+    level = thresholds.EXCLUDED / 2.0 if synchronous else thresholds.EXCLUDED
+    return Change(kind, index, before, after, healthy, after >= level and factor >= thresholds.JUMP_FACTOR)
+
+
+def _goes_on(values: Array, before: float) -> bool:
+    """Checks that a mismatch grows as it does from a window on at which weights stop.
+
+    Over the excess of the first window's squared mismatch, that of later ones is then 2, 3, 4 ... after steps in random
+    directions, and 4, 9, 16 ... after steps in one direction. If the engine goes back to older weights, the first
+    window already has the excess of many steps.
     """
-    values = mismatches(parts)
-    if len(values) < thresholds.GROWTH_PARTS:
-        return False
-    if kendall_tau(values) >= thresholds.GROWTH_TAU and _grew(parts, third_of(values), thresholds.GROWTH_FACTOR):
+    first = values[0] / before
+    if first < thresholds.SMALL_STEP:
         return True
-    return _levels_off(parts)
+    excess = np.maximum(values[: thresholds.FIRST_STEPS] ** 2 - before**2, _SMALLEST**2)
+    level = -np.log(np.arange(2, len(excess) + 1))
+    leaps = first >= thresholds.LEAP and before >= thresholds.NOISY
+    share = thresholds.FRESH[2 if leaps else int(first >= thresholds.JUMP_FACTOR)]
+    return bool(np.mean(np.log(excess[1:] / excess[0]) + level) >= share * level.mean())
 
 
-def _levels_off(parts: Sequence[Pool]) -> bool:
-    """Checks whether the mismatch climbs in order and then stays high.
-
-    Weights that never reach the engine look like this: the mismatch to the first weights saturates.
-    """
-    values = mismatches(parts)
-    third, tenth = third_of(values), tenth_of(values)
-    high = thresholds.LEVELLED * mean(values[-third:])
-    climb = values[: 1 + next(index for index, value in enumerate(values) if value >= high)]
-    return (
-        len(climb) >= thresholds.JUMP_PARTS
-        and kendall_tau(climb) >= thresholds.GROWTH_TAU
-        and min(values[third:]) >= thresholds.GROWTH_FACTOR * mean(values[:tenth])
-        and _grew(parts, tenth, thresholds.LEVELLED_FACTOR)
-    )
-
-
-def _grew(parts: Sequence[Pool], start: int, factor: float) -> bool:
-    """Checks that the last third's mismatch is ``factor`` times that of the first ``start`` parts, with certainty."""
-    first, last = parts[:start], parts[-third_of(parts) :]
-    before, after = mean(mismatches(first)), mean(mismatches(last))
-    errors = [math.hypot(*(part.mismatch_error for part in side)) / len(side) for side in (first, last)]
-    return after >= factor * before and after - before >= thresholds.CERTAIN * math.hypot(*errors)
+def _early_growth(points: Sequence[Point], values: Array, errors: Array, *, synchronous: bool) -> Change | None:
+    """Rates growth since the first window that goes on after a pipeline is full."""
+    if len(values) < thresholds.GROWTH_PARTS:
+        return None
+    full, newest = values[thresholds.FILL - 2 : thresholds.FILL], values[-_newest(len(values)) :]
+    before, after = float(values[0]), float(newest.mean())
+    scatter = float(np.mean(errors)) * math.sqrt(0.5 + 1.0 / len(newest))
+    goes_on = math.log(after / full.mean()) >= max(math.log(thresholds.GOES_ON), thresholds.CERTAIN * scatter)
+    if not goes_on or values[len(values) // 2 :].min() < thresholds.GROWTH_FACTOR * before:
+        return None
+    large = after >= thresholds.JUMP_FACTOR * before
+    excluded = large and after >= (thresholds.EXCLUDED / 2.0 if synchronous else thresholds.EXCLUDED)
+    unlike = synchronous or after >= thresholds.BEYOND or not follows_a_warmup(values)
+    suspicious = after >= thresholds.BY_DESIGN and unlike
+    healthy = not excluded and not (large and suspicious) and not _is_one_sided(points[-len(newest) :], after)
+    return Change("growth", 0, before, after, healthy, excluded)
 
 
-def kendall_tau(values: Sequence[float]) -> float:
-    """Kendall's rank correlation of the values with their order in time, -1 to 1; ties count as 0."""
-    pairs = list(combinations(values, 2))
-    return sum((later > earlier) - (later < earlier) for earlier, later in pairs) / len(pairs)
+def _is_one_sided(points: Sequence[Point], after: float) -> bool:
+    """Checks that most tokens have d of one sign, which neither noise nor old weights lead to."""
+    means = [point.mean for point in points if point.mean is not None]
+    return after >= thresholds.DRIFTED and bool(means) and abs(float(np.mean(means))) >= thresholds.ONE_SIGN * after
 
 
-def difference_error(before: Pool, after: Pool) -> float:
-    """Standard error of the difference between the mismatches of two pools."""
-    return math.hypot(before.mismatch_error, after.mismatch_error)
-
-
-def mismatches(parts: Sequence[Pool]) -> list[float]:
-    """Mismatch of each pool, in nats."""
-    return [part.mismatch for part in parts]
-
-
-def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean of at least one value."""
-    return sum(values) / len(values)
-
-
-def third_of(parts: Sequence[object]) -> int:
-    """Number of parts in the first or last third of a run; at least 2, so that one odd window does not decide."""
-    return max(len(parts) // 3, 2)
-
-
-def tenth_of(parts: Sequence[object]) -> int:
-    """Number of parts in the first tenth of a run; at least 1."""
-    return max(len(parts) // 10, 1)
+def _newest(count: int) -> int:
+    """Number of points that stand for the end of a stretch."""
+    return min(max(count // 4, 2), thresholds.NEWEST)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from ratioscope.runs.course import Course
 from ratioscope.state.host_tables import HostTables
 
 if TYPE_CHECKING:
@@ -67,10 +68,12 @@ class PooledRun:
     Attributes:
         windows: number of windows.
         without_tokens: steps of the windows that hold no valid token, and in which no observation failed.
+        course: the mismatch of each window.
     """
 
     def __init__(self) -> None:
         self.windows = 0
+        self.course = Course()
         self.without_tokens: list[int] = []
         self._parts: list[Part] = []
         self._waiting: list[Part] = []
@@ -83,6 +86,14 @@ class PooledRun:
         pooled = cls()
         for record in records:
             pooled.add(record)
+        return pooled
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[Part]) -> PooledRun:
+        """Takes some of a run's parts, without its rules and the mismatch of each window."""
+        pooled = cls()
+        pooled._parts = list(parts)
+        pooled.windows = sum(part.windows for part in pooled._parts)
         return pooled
 
     def add(self, record: Record) -> None:
@@ -120,6 +131,7 @@ class PooledRun:
 
     def _append(self, window: Part, scalars: Mapping[str, float]) -> None:
         self.windows += 1
+        self.course.add(window.last, window.summary, scalars)
         if not scalars.get(TOKENS, 1.0) and not (window.summary and window.summary.count("errors")):
             self.without_tokens.append(window.last)
         parts = self._parts
