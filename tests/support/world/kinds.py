@@ -276,7 +276,7 @@ HEALTHY = {
     "mixture, large vocabulary": _healthy(experts=8, vocabulary=5000, rows=8, length=48),
     "mixture, low entropy": _healthy(experts=8, sharpness=LOW),
     "one step old, low entropy": _healthy(stale=1, sharpness=LOW, rate=0.03),
-    "entropy falls, four steps old": _healthy(entropy=0.7, windows=24, stale=4),
+    "entropy falls, four steps old": _healthy(entropy=0.4, windows=24, stale=4),
     "fp8 engine": _healthy(engine=Runtime(chunks=4, quantization="fp8"), settings={"engine": {"quantization": "fp8"}}),
     "huge batches": _healthy(rows=128, length=64, windows=12),
     "both at temperature 0.7": _healthy(sampling=Sampling(temperature=0.7), scoring_temperature=0.7),

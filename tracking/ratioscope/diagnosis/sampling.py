@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ratioscope.config.lookup import UNKNOWN
@@ -40,15 +41,42 @@ def temperature(run: Run) -> Sign | None:
     if slope > 1.0 and _is_cut(run):
         msg = f"the slope is {slope:.3f}, and a cut of the support raises it too"
         raise Unchecked(msg)
+    if not _is_known(run):
+        _need_from_the_start(run, slope)
+    return _scaled(run, moments)
+
+
+def _scaled(run: Run, moments: Core) -> Sign:
+    """Sign of sides that do not vary alike; its level follows the size, unless the config has the temperatures."""
+    slope, noise = moments.slope or 1.0, moments.residual or 0.0
     text = (
         f"calibration slope {slope:.3f} ({_errors(moments):.0f} standard errors from 1; the trainer's "
-        f"log-probabilities spread {scale:.2f} times as much as the engine's): as if one side's logits were divided by "
-        f"about {max(slope, 1 / slope):.2f}"
+        f"log-probabilities spread {moments.scale or 1.0:.2f} times as much as the engine's): as if one side's logits "
+        f"were divided by about {max(slope, 1 / slope):.2f}"
     )
     sign = _with_temperatures(run, text)
-    if _attenuation(moments) <= thresholds.SLOPE_BAD or sign.confidence == "high":
+    if sign.confidence == "high":
         return sign
-    return Sign("warning", "low", f"{text}; noise of {moments.residual:.2g} nats makes the amount uncertain")
+    if _attenuation(moments) > thresholds.SLOPE_BAD:
+        return Sign("warning", "low", f"{text}; noise of {noise:.2g} nats makes the amount uncertain")
+    return replace(sign, level="error" if abs(slope - 1.0) >= thresholds.SLOPE_BAD else "warning")
+
+
+def _is_known(run: Run) -> bool:
+    """Checks whether the config has temperatures that the slope can show."""
+    return bool(temperatures(run) or is_raw(run))
+
+
+def _need_from_the_start(run: Run, slope: float) -> None:
+    """Raises ``Unchecked`` if the first window has a slope of 1: old weights while entropy changes do this too."""
+    first = run.filled[0]
+    if first.windows > 1 or first.tokens < thresholds.FEWEST_TOKENS or len(run.filled) < 2:
+        return
+    early = core(first).slope
+    if early is not None and abs(early - 1.0) < thresholds.FIRST_ON_POLICY * abs(slope - 1.0):
+        msg = f"the slope is {early:.3f} in the first window and {slope:.3f} later, as under old weights while entropy "
+        msg += "changes, or a setting that changed"
+        raise Unchecked(msg)
 
 
 def _is_scaled(moments: Core) -> bool:
@@ -111,8 +139,7 @@ def _can_tell(run: Run, moments: Core) -> None:
     if run.steady.summary is not None and unevenness(run.steady) > thresholds.SCALE_UNEVEN:
         msg = "the mismatch is at some positions only, and a temperature is at all of them"
         raise Unchecked(msg)
-    named = temperatures(run) or is_raw(run)
-    if named and abs(slope - 1.0) < thresholds.SLOPE_OFF:
+    if _is_known(run) and abs(slope - 1.0) < thresholds.SLOPE_OFF:
         msg = f"the config names different temperatures, and the slope is {slope:.3f}: too near 1 to tell"
         raise Unchecked(msg)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratioscope.diagnosis import positions, sampling
+from ratioscope.diagnosis import positions, sampling, truncation
 from ratioscope.diagnosis.findings import Unchecked
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _CHECKS: tuple[tuple[str, Callable[[Run], Sign | None]], ...] = (
     ("speculative_tail", positions.tail),
     ("mispaired_rows", positions.mispaired_rows),
     ("starts_at_a_position", positions.starts_at_a_position),
-    ("support_truncation", sampling.support_truncation),
+    ("support_truncation", truncation.support_truncation),
     ("temperature", sampling.temperature),
     ("constant_shift", sampling.constant_shift),
 )

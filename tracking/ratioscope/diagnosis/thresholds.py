@@ -7,6 +7,8 @@ thresholds together are measured by simulation (``docs/reference/diagnosis.md``)
 
 from __future__ import annotations
 
+from ratioscope.runs.course import ABSURD_NATS, SINGLE_SHARE
+
 FEWEST_FOR_SCATTER = 5
 """Fewest parts whose scatter is used as a standard error: with fewer, the scatter itself is too uncertain."""
 
@@ -55,20 +57,18 @@ leaves 0.75."""
 SCALE_UNEVEN = 10.0
 """Mean |d| of one tenth of the completions over another's from which the mismatch is not that of a temperature."""
 
-SLOPE_BAD = 0.1
-"""Difference of the slope from 1 from which a temperature in the config is an error: temperatures below 0.8."""
+SLOPE_BAD, FIRST_ON_POLICY = 0.1, 0.3
+"""Difference of the slope from 1 from which a temperature is an error: temperatures below 0.8. And the share of that
+difference up to which a first window is free of it: a temperature is there from the start, entropy under old weights
+is not."""
 
-MULTIPLE, NO_OFFSET = 0.15, 0.1
+MULTIPLE, NO_OFFSET, ALIKE = 0.15, 0.1, 0.9
 """Residual over the change that the slope makes, and offset over the same at the mean, up to which one side is a
-multiple of the other; both are about 1 under a temperature, whose normalisation differs by context."""
-
-ALIKE = 0.9
-"""Correlation above which one side can be a multiple of the other."""
+multiple of the other, and least correlation; the first two are about 1 under a temperature, which differs with the context."""
 
 GREEDY_SHARE, GREEDY_FLAT, UNLIKELY_SHARE, CUT_TO_ONE = 0.5, 0.05, 0.002, 0.7
-"""Near temperature 0: share of the rollout's log-probabilities that are exactly 0; share of tokens that the trainer
-finds less likely than exp(-0.7) = 0.5, which a top_p above 0.5 does not leave alone; and largest share of tokens beyond
-5 nats, of which filled-in zeros have 0.5 to 15 %."""
+"""Near temperature 0: share of the rollout's log-probabilities that are 0; share of tokens below exp(-0.7) = 0.5, which
+a top_p above 0.5 does not leave alone; and most tokens beyond 5 nats, of which filled-in zeros have 0.5 to 15 %."""
 
 SHIFT, SHIFT_OVER_SPREAD, DOWN_OVER_SPREAD, ALL_BELOW = 0.01, 2.5, 5.0, 0.99
 """Smallest constant shift in nats; its smallest multiple of the spread; the same for a downward shift, unless the
@@ -121,7 +121,7 @@ multiple of the largest |d| that all last tokens together must have, so that a s
 LAST_SHARE = 0.6
 """Share of the last tenth's excess that the last token alone holds; below it, several tokens form a tail."""
 
-TAIL_NATS, TAIL_MOST = 5.0, 0.25
+TAIL_NATS, TAIL_MOST = ABSURD_NATS, 0.25
 """|d| that counts as absurd (a ratio above 148 or below 1/148), and the largest share of tokens that forms a tail."""
 
 TAIL_FACTOR = 10.0
@@ -146,12 +146,9 @@ ROW_NATS, ROW_MOST = 1.0, 0.9
 """Mean |d| of a completion that is paired with another one's, which the state counts; and the largest share of such
 completions."""
 
-ROW_TOKEN, ROW_SHARE = 0.35, (0.4, 1.5)
-"""|d| of a wrong token, and wrong tokens over the tokens of the wrong completions: of a completion under another
-context, 85 to 95 % are wrong."""
-
-ROW_OTHERS, ROW_NEAR = 0.8, 0.15
-"""Share of the other completions' tokens whose |d| must be below the second number, in nats."""
+ROW_TOKEN, ROW_SHARE, ROW_OTHERS, ROW_NEAR = 0.35, (0.4, 1.5), 0.8, 0.15
+"""|d| of a wrong token; wrong tokens over the tokens of the wrong completions, of which another context makes 85 to
+95 % wrong; and share of the other completions' tokens whose |d| must be below the last number, in nats."""
 
 # Time and shape -------------------------------------------------------------------------------------------------------
 
@@ -217,7 +214,7 @@ MODE_ONE_SIDED, MODE_PLACE, MODE_UNEVEN = 0.95, 100, 3.0
 other experts make 80 to 85 % less likely to the trainer, and tokens that nobody sampled are all less likely; fewest
 tokens of a tenth that is compared; and largest mean |d| of a tenth over the smallest."""
 
-OUTLIER_SHARE = 0.01
+OUTLIER_SHARE = SINGLE_SHARE
 """Largest share of absurd tokens that counts as single outliers."""
 
 OUTLIERS_MATTER, OUTLIERS_SEVERAL, OUTLIER_ABSURD = 1e-4, 3, 15.0

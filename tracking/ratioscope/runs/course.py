@@ -6,7 +6,10 @@ import math
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from ratioscope.metrics.metric import PREFIX
+from ratioscope.state.histogram import representatives
 from ratioscope.state.slots import SUMS
 
 if TYPE_CHECKING:
@@ -21,6 +24,12 @@ are. A point takes 0.2 KB."""
 UNKNOWN_ERROR = 0.1
 """Standard error over mismatch where the log has no spread: 10 %, as of a window with a few hundred tokens."""
 
+ABSURD_NATS, SINGLE_SHARE, SINGLE_SHARE_OF_A_WINDOW = 5.0, 0.01, 0.03
+"""|d| from which a token is absurd, and the largest shares of such tokens of a run and of a window that count as single
+ones. They are left out: one placeholder of -9999 among ten thousand tokens would be a jump of 1 nat."""
+
+_REPRESENTATIVES = representatives()
+_NARROW = np.abs(_REPRESENTATIVES) < ABSURD_NATS  # the cut is an edge of a bucket
 _SLOTS = tuple(SUMS.index(f"token/{name}") for name in ("abs_d", "d", "d2"))
 
 
@@ -32,7 +41,7 @@ class Point(NamedTuple):
         last: step of the last window.
         windows: number of windows.
         tokens: valid tokens; 1 for each window if they were not counted.
-        mismatch: mean |d| in nats, or sqrt(2 k3) where only that is known.
+        mismatch: mean |d| in nats without single absurd tokens, or sqrt(2 k3) where only that is known.
         mean: mean d; None if unknown.
         square: mean of d squared; None if unknown.
     """
@@ -91,6 +100,12 @@ def _of_state(step: int, summary: HostSummary) -> Point | None:
     tokens = summary.count("token/n")
     if not tokens:
         return None
+    counts = summary.histogram("token_log_ratio")
+    narrow = int(counts[_NARROW].sum())
+    if 0 < tokens - narrow <= SINGLE_SHARE_OF_A_WINDOW * tokens:
+        values, weights = _REPRESENTATIVES[_NARROW], counts[_NARROW] / narrow
+        moments = (float((weights * term).sum()) for term in (np.abs(values), values, values**2))
+        return Point(step, step, 1, float(narrow), *moments)
     mismatch, mean, square = (float(summary.sums[slot]) / tokens for slot in _SLOTS)
     return Point(step, step, 1, float(tokens), mismatch, mean, square)
 
