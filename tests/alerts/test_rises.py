@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ratioscope.alerts.changes import FindingChanges
-from ratioscope.alerts.watch import SHARE, Watch
+from ratioscope.alerts.watch import Watch
 from ratioscope.incidents import Incidents
 from tests.diagnosis.test_over_time import RISES, never_synced
 from tests.support.rises import told, windows_of
+
+if TYPE_CHECKING:
+    from ratioscope.event import Event
 
 
 @pytest.mark.parametrize("stop", [10, 57, 140, 395])
@@ -43,17 +47,15 @@ def test_two_windows_by_chance_stop_nothing() -> None:
 
 
 def test_the_watch_tells_a_late_stop_soon() -> None:
-    """The watch diagnoses the windows in which the mismatch rises, without its share of the processor."""
-    events, spread = [], never_synced(0.05, 0.012, 30)
+    """The watch diagnoses the windows in which the mismatch rises, though its share of the processor is used up."""
+    events: list[Event] = []
+    spread = never_synced(0.05, 0.012, 10)
     watch = Watch({}, events.append, incidents=Incidents(), changes=FindingChanges())
-    began, records = time.monotonic(), windows_of([spread(k) for k in range(40)], rows=8)
-    for record in records:
+    for record in windows_of([spread(k) for k in range(20)], rows=8):
         watch.add(record)
-        time.sleep(0.02)
+        time.sleep(0.15)
         if events:
             break
-    rest = watch._rest_until - time.monotonic()
     watch.close(60.0)
-    assert [(event.name, event.status) for event in events[:1]] == [("stale_weights", "appeared")]
-    assert rest <= 60.0 * SHARE * 50.0
-    assert time.monotonic() - began < 60.0
+    assert [(event.name, event.status) for event in events] == [("stale_weights", "appeared")]
+    assert events[0].step <= 20

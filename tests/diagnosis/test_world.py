@@ -46,8 +46,12 @@ CAUGHT = (
     "base 2",
     "other template",
     "other experts",
+    "never synced",
+    "stops at 70 %",
+    "restarts with old weights",
 )
 CALM = ("bfloat16", "float32", "low entropy", "mixture", "data change", "tiny batches", "both at temperature 0.7")
+BEHIND = ("four steps old, larger steps", "four steps old, warmup, large steps", "one step old, float32, warmup")
 
 
 def _scores() -> torch.Tensor:
@@ -160,3 +164,9 @@ def test_a_healthy_training_is_left_alone(name: str) -> None:
     kind = HEALTHY[name]
     kind = replace(kind, world=replace(kind.world, windows=12))
     assert [(verdict.outcome, verdict.stopped) for verdict in judge(kind, seed=0)] == [("healthy", None)] * 2
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_an_engine_that_is_behind_by_design_is_left_alone(name: str) -> None:
+    """An asynchronous training has no event and nothing above info, while its mismatch rises and at the end."""
+    assert [(verdict.outcome, verdict.events) for verdict in judge(HEALTHY[name], seed=0)] == [("healthy", ())] * 2

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.alerts.schedule import FIRST_WINDOWS, Schedule
@@ -19,15 +18,15 @@ from ratioscope.runs.pooled import PooledRun
 from ratioscope.threads import Flag, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from ratioscope.alerts.changes import FindingChanges
     from ratioscope.event import Event
     from ratioscope.incidents import Incidents
     from ratioscope.record import Record
 
-SHARE = 0.02
-"""Fraction of one processor, and thus at most of the interpreter lock, that diagnoses may take."""
+SHARE, TREND_SHARE = 0.015, 0.005
+"""Fractions of one processor, and thus at most of the interpreter lock, that diagnoses and looks at the trend take."""
 AHEAD_S = 5.0
 """Seconds of rest that an urgent diagnosis may owe, so that two in a row are not delayed."""
 MOST_WAITING = 128
@@ -62,7 +61,7 @@ class Watch:
         self._wake, self._closing = Flag(), Flag()
         self._abandoned = False
         self._worker = Worker(self._serve, name="ratioscope-watch", incidents=incidents)
-        self._rest_until = 0.0
+        self._rest_until = self._look_from = 0.0
 
     def start(self) -> None:
         """Reports findings of the config alone, on the caller's thread. Takes a millisecond or two."""
@@ -115,28 +114,28 @@ class Watch:
             if self._closing.is_set():
                 break
             pause = None
-            rest = self._rest_until - time.monotonic()
-            if rest > 0.0 and not (rest <= AHEAD_S and self._is_urgent(run, schedule)):
-                pause = rest if schedule.is_due(run) else None  # queued windows are still taken meanwhile
-            elif schedule.is_due(run) or self._is_urgent(run, schedule):
-                with self._metered():
-                    self._diagnose(run)
+            rest, is_due = self._rest_until - time.monotonic(), schedule.is_due(run)
+            if (is_due and rest <= 0.0) or (rest <= AHEAD_S and self._is_urgent(run, schedule)):
+                before = time.thread_time()
+                self._diagnose(run)
+                with self._incidents.guard("diagnosis"):
                     schedule.done(run)
+                cost = time.thread_time() - before
+                self._rest_until = max(self._rest_until, time.monotonic()) + cost * (1.0 / SHARE - 1.0)
+            elif is_due:
+                pause = max(rest, 0.0)  # queued windows are still taken meanwhile
         if run.windows >= FIRST_WINDOWS:
             self._diagnose(run, is_last=True)
 
     def _is_urgent(self, run: Run, schedule: Schedule) -> bool:
-        with self._metered(), self._incidents.guard("diagnosis"):
-            return schedule.is_urgent(run)
-        return False
-
-    @contextmanager
-    def _metered(self) -> Iterator[None]:
-        """Adds to the rest what the thread's time in a block requires."""
-        before = time.thread_time()
-        yield
-        rest = (time.thread_time() - before) * (1.0 / SHARE - 1.0)
-        self._rest_until = max(self._rest_until, time.monotonic()) + rest
+        """Looks at the trend, unless its share of the processor is used up."""
+        if time.monotonic() < self._look_from:
+            return False
+        before, urgent = time.thread_time(), False
+        with self._incidents.guard("diagnosis"):
+            urgent = schedule.is_urgent(run)
+        self._look_from = time.monotonic() + (time.thread_time() - before) * (1.0 / TREND_SHARE - 1.0)
+        return urgent
 
     def _take(self, run: Run) -> None:
         """Moves the queued windows into the run."""

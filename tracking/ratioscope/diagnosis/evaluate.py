@@ -54,7 +54,7 @@ def diagnose(records: Iterable[Record] | Run, config: Mapping[str, Any] | None =
         for cause in CAUSES
         if cause.name in found
         for name in cause.explains
-        if name in found and name != cause.name and not _is_setting(found[name])
+        if name in found and name != cause.name and _covers(found[cause.name], found[name])
     }
     findings = sorted((finding for name, finding in found.items() if name not in explained), key=_rank)
     unchecked = {item.name for item in not_checked}
@@ -110,6 +110,11 @@ def _rank(finding: Finding) -> tuple[bool, bool, bool, bool, int]:
         finding.name in _LISTED_LAST,
         -LEVELS.index(finding.level),
     )
+
+
+def _covers(one: Finding, other: Finding) -> bool:
+    """Checks whether a finding that explains another one may replace it: never with information, nor a setting."""
+    return not _is_setting(other) and (one.level != "info" or other.level == "info")
 
 
 def _is_setting(finding: Finding) -> bool:

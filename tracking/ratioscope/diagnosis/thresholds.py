@@ -64,7 +64,7 @@ is not."""
 
 MULTIPLE, NO_OFFSET, ALIKE = 0.15, 0.1, 0.9
 """Residual over the change that the slope makes, and offset over the same at the mean, up to which one side is a
-multiple of the other, and least correlation; the first two are about 1 under a temperature, which differs with the context."""
+multiple of the other, and least correlation; the first two are about 1 under a temperature, whose effect differs."""
 
 GREEDY_SHARE, GREEDY_FLAT, UNLIKELY_SHARE, CUT_TO_ONE = 0.5, 0.05, 0.002, 0.7
 """Near temperature 0: share of the rollout's log-probabilities that are 0; share of tokens below exp(-0.7) = 0.5, which
