@@ -158,6 +158,7 @@ def test_a_row_that_is_refused_for_ever_blocks_no_other(
         )
     monkeypatch.setattr("ratioscope.delivery.background.FIRST_DELAY_S", 0.02)
     monkeypatch.setattr("ratioscope.delivery.background.PAUSE_S", 0.02)
+    monkeypatch.setattr("ratioscope.delivery.sender.REFUSED_AFTER_S", 0.0)
     tracker = kind(server)
     recorder = rs.Recorder(output_dir=tmp_path, report_to=[tracker], close_timeout=5.0)
     for step in range(1, 40):
@@ -179,6 +180,7 @@ def test_a_tracker_that_is_away_loses_no_row(tmp_path: Path, monkeypatch: pytest
     """Failures of all rows are an outage: however often they are tried, every row arrives once, in order."""
     monkeypatch.setattr("ratioscope.delivery.background.FIRST_DELAY_S", 0.02)
     monkeypatch.setattr("ratioscope.delivery.background.PAUSE_S", 0.02)
+    monkeypatch.setattr("ratioscope.delivery.sender.REFUSED_AFTER_S", 0.0)
     server = Server()
     with rs.Recorder(output_dir=tmp_path, report_to=[Together(server)], close_timeout=20.0) as recorder:
         record(recorder, range(1, 2))

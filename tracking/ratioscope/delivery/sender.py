@@ -23,6 +23,8 @@ ALERT_TRIES = 3
 
 ROW_TRIES = 3
 """Failures in a row at the same row, after which it is found out whether the tracker refuses this row alone."""
+REFUSED_AFTER_S = 5.0
+"""Seconds for which sending must have failed at this row before that, so that a short outage refuses no row."""
 LONGEST_REFUSAL_S = 5.0
 """Seconds of a failed call after which that is not tried: the tracker did not answer, so it refused no row."""
 
@@ -78,7 +80,7 @@ class Sender:
         self._incidents = incidents
         self._supply = supply
         self._alert_tries = 0
-        self._failures: tuple[int, int] = (0, 0)  # the row at which sending failed, and how often in a row
+        self._failures = (0, 0, 0.0)  # the row at which sending failed, how often in a row, and since when
         self._refused: set[int] = set()
         self._connected = False
 
@@ -139,10 +141,11 @@ class Sender:
         return True
 
     def _failed_often(self, identifier: int) -> bool:
-        """Counts a failure at a row and returns whether it was one of many in a row."""
-        before = self._failures[1] if self._failures[0] == identifier else 0
-        self._failures = identifier, before + 1
-        return before + 1 >= ROW_TRIES and not self.tracker.counts_rows and not self.tracker.buffers
+        """Counts a failure at a row and returns whether it was one of many in a row, over some seconds."""
+        at, count, since = self._failures if self._failures[0] == identifier else (identifier, 0, time.monotonic())
+        self._failures = at, count + 1, since
+        is_often = count + 1 >= ROW_TRIES and time.monotonic() - since >= REFUSED_AFTER_S
+        return is_often and not self.tracker.counts_rows and not self.tracker.buffers
 
     def _send_singly(self, target: Target, numbered: Sequence[tuple[int, Row]]) -> bool:
         """Sends rows one by one, and leaves out those that the tracker refuses twice.

@@ -52,8 +52,10 @@ def end_service(run_id: str | None = None) -> None:
     live = {run.id for run in _active_runs()} | (set() if wandb.run is None else {wandb.run.id})
     if live - (_run_ids if run_id is None else {run_id}):
         return
-    process = _process()
-    steps = [*([] if process is None else [wandb.teardown]), *(each.shutdown for each in _telemetries())]
+    process, telemetries = _process(), _telemetries()
+    for part in (part for each in telemetries for part in (each, *_providers(each))):
+        atexit.unregister(part.shutdown)  # each waits for the server by itself
+    steps = [*([] if process is None else [wandb.teardown]), *(each.shutdown for each in telemetries)]
     threads = [threading.Thread(target=_quietly, args=(step,), daemon=True) for step in steps]
     deadline = time.monotonic() + EXIT_TIMEOUT_S
     with suppress(RuntimeError):  # no thread can be started
@@ -96,3 +98,9 @@ def _telemetries() -> list[Any]:
     module = sys.modules.get("wandb.analytics.opentelemetry.opentelemetry_proxy")
     kind = getattr(module, "OpenTelemetryProxy", None)
     return [] if kind is None else [each for each in gc.get_objects() if type(each) is kind]
+
+
+def _providers(telemetry: Any) -> list[Any]:
+    """Returns the parts of a sender of telemetry that have exit hooks of their own."""
+    parts = (getattr(telemetry, name, None) for name in ("_meter_provider", "_logger_provider"))
+    return [part for part in parts if part is not None]
