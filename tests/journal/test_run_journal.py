@@ -181,6 +181,29 @@ def test_a_file_in_its_place_is_left_alone(tmp_path: Path) -> None:
     assert incidents.counts["journal replaced"] == 1
 
 
+@pytest.mark.parametrize("damaged", ["record_step", "delivery", "target", "attempt", "event"])
+def test_a_damaged_journal_is_moved_aside(tmp_path: Path, damaged: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A resumed training goes on in a new file, its rows reach trackers, and the old records can still be read."""
+    with rs.Recorder(output_dir=tmp_path) as recorder:
+        for step in (1, 2, 3):
+            recorder.write(make_record(step))
+    file = tmp_path / DIRECTORY / FILE
+    connection = sqlite3.connect(file)
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (damaged,)).fetchone()
+    connection.close()
+    content = bytearray(file.read_bytes())
+    content[(root - 1) * 4096 : (root - 1) * 4096 + 200] = b"\xff" * 200
+    file.write_bytes(content)
+    tracker = rs.MemoryTracker()
+    with rs.Recorder(output_dir=tmp_path, report_to=[tracker]) as recorder:
+        recorder.write(make_record(4))
+        assert recorder.incidents.counts == {"journal damaged": 1}
+    assert [row.step for row in tracker.rows] == steps(tmp_path) == [4]
+    (aside,) = (tmp_path / DIRECTORY).glob("journal.damaged-*.sqlite")
+    assert steps(aside) == [1, 2, 3]
+    assert [line for line in caplog.messages if f"ratioscope report {aside}" in line]
+
+
 @pytest.fixture(params=[errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def _no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a file system that answers every lock with an error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import sqlite3
 import threading
 import time
@@ -61,12 +62,17 @@ class RunJournal(Journal):
         self._held: deque[int] = deque()
         self._pause, self._next_try = FIRST_PAUSE_S, 0.0
         key = (output_dir / DIRECTORY).absolute()
-        older = _open.get(key)
-        if older is not None:
+        if (older := _open.get(key)) is not None:
             with incidents.guard("journal"):
                 older.give_up()
         try:
-            super().__init__(output_dir, config=config, restored_step=restored_step)
+            try:
+                super().__init__(output_dir, config=config, restored_step=restored_step)
+            except (JournalError, sqlite3.DatabaseError) as error:
+                if not _is_damage(error):
+                    raise
+                self._set_aside(error)
+                super().__init__(output_dir, config=config, restored_step=restored_step)
             _open[key] = self
             self._inode = self.path.stat().st_ino
         except FAILURES as error:
@@ -132,6 +138,17 @@ class RunJournal(Journal):
         text += "Close a recorder that you no longer use: recorder.close(), or open it in a with statement"
         self._incidents.report("recorder left open", text)
 
+    def _set_aside(self, error: Exception) -> None:
+        """Renames a damaged file, which a reader can still read in part."""
+        aside = self.path.with_name(f"journal.damaged-{time.time_ns() // 1000}.sqlite")
+        for end in ("", "-wal", "-shm"):
+            file = self.path.with_name(f"{FILE}{end}")
+            if file.exists():
+                file.rename(aside.with_name(f"{aside.name}{end}"))
+        text = f"{self.path} is damaged ({error}) and was moved to {aside.name}; a new journal was begun. "
+        text += f"Read the old one with: ratioscope report {shlex.quote(str(aside))}"
+        self._incidents.report("journal damaged", text)
+
     def _hold(self) -> None:
         """Goes on in memory."""
         self._pid, self._locked, self._lock = os.getpid(), False, None
@@ -192,17 +209,13 @@ class RunJournal(Journal):
             return
         self._next_try = time.monotonic() + LONGEST_PAUSE_S
         if self.path.exists():
-            self._incidents.report(
-                "journal replaced",
-                f"another file was put in the place of {self.path}; what is recorded from now on is not in it",
-            )
+            text = f"another file was put in the place of {self.path}; what is recorded from now on is not in it"
+            self._incidents.report("journal replaced", text)
             return
         self._write_anew()
         self._next_try = 0.0
-        self._incidents.report(
-            "journal taken away",
-            f"{self.path} was taken away during the run; it was written anew, with all that it had",
-        )
+        text = f"{self.path} was taken away during the run; it was written anew, with all that it had"
+        self._incidents.report("journal taken away", text)
 
     def _write_anew(self) -> None:
         folder = self.path.parent
@@ -219,6 +232,11 @@ class RunJournal(Journal):
             copy.replace(self.path)
             self._connect()
             self._inode = self.path.stat().st_ino
+
+
+def _is_damage(error: Exception) -> bool:
+    """Returns whether the pages of a journal of ours are damaged."""
+    return getattr(error.__cause__ or error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
 def _insert(connection: sqlite3.Connection, tables: Mapping[str, list[tuple[Any, ...]]]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ratioscope.journal.damage import decode, seal
 from ratioscope.journal.lock import check_folder, has_locks, take_lock
-from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, check_schema, migrate
+from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, check_schema, mend, migrate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -97,6 +97,7 @@ class Journal:
         self._connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if options else 'WAL'}")
         self._connection.execute("PRAGMA synchronous = NORMAL")
         migrate(self._connection, self.path)
+        mend(self._connection)
         self._deadline = math.inf
 
     def _use(self, connection: sqlite3.Connection) -> None:
