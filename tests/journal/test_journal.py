@@ -385,20 +385,22 @@ def test_an_unwritable_directory_costs_one_warning(tmp_path: Path, caplog: pytes
 
 
 def test_two_recorders_on_one_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The second recorder on a directory logs one warning, and records to its trackers."""
+    """The second recorder of a process takes the file over, the first says so once and has it back at its end."""
     second_tracker = rs.MemoryTracker()
     with rs.Recorder(output_dir=tmp_path) as first:
         observe(first)
         first.flush(step=1)
-        with (
-            caplog.at_level(logging.WARNING, logger="ratioscope"),
-            rs.Recorder(report_to=[second_tracker], output_dir=tmp_path) as second,
-        ):
+        with rs.Recorder(report_to=[second_tracker], output_dir=tmp_path) as second:
             observe(second)
-            second.flush(step=1)
+            second.flush(step=2)
+            assert second.journal_path == tmp_path / "ratioscope" / FILE
+            observe(first)
+            first.flush(step=3)
+            assert first.journal_path is None
     assert len(second_tracker.rows) == 1
-    assert len([record for record in caplog.records if "another process writes" in record.getMessage()]) == 1
-    assert steps(tmp_path) == [1]
+    assert len([record for record in caplog.records if "was left open in this process" in record.getMessage()]) == 1
+    assert not [record for record in caplog.records if "another process" in record.getMessage()]
+    assert sorted(steps(tmp_path, superseded=True)) == [1, 2, 3]
 
 
 def test_records_are_small(tmp_path: Path) -> None:

@@ -207,6 +207,15 @@ def test_an_unknown_run_is_named_with_its_store(uri: str) -> None:
             read_run(f"mlflow:{wrong}")
 
 
+@pytest.mark.parametrize("store", ["sqlite:///{}/mlflow.db", "{}/mlruns", "file://{}/mlruns"])
+def test_reading_makes_no_store(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local store that is not there has no such run, and is not made."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.format(tmp_path))
+    with pytest.raises(LookupError, match="got mlflow:abc; there is no such run"):
+        read_run("mlflow:abc")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_an_unreachable_server_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unreachable server is an error at once, not after minutes of retries."""

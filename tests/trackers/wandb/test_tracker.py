@@ -23,6 +23,7 @@ from ratioscope_integrations.trackers.wandb.summaries import SUMMARIES
 from ratioscope_integrations.trackers.wandb.tables import COLUMNS, FinalSummary, table_rows
 from ratioscope_integrations.trackers.wandb.tracker import WandbTracker
 from tests.support.faults import WandbServer, wandb_online
+from tests.support.kill_writers import make_record
 from tests.support.readback import read_wandb
 from tests.support.tracker_rows import CONFIG, FRACTION, TOKENS, make_row, normal_bins
 
@@ -439,6 +440,42 @@ def test_online_a_run_has_one_row_per_window_and_a_table(online: WandbServer, tm
     assert run.summary["ratioscope/kl/k3"]["max"] >= run.summary["ratioscope/kl/k3"]["last"] > 0
     assert [step for step, _ in run.summary["ratioscope/events"]] == [1, 2]
     assert run.exit_code == 0
+
+
+@pytest.fixture
+def _disabled(_offline: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """W&B in disabled mode."""
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    wandb.teardown()
+    yield
+    if wandb.run is not None:
+        wandb.run.finish()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    wandb.teardown()
+
+
+@pytest.mark.usefixtures("_disabled")
+@pytest.mark.parametrize("live", [False, True])
+def test_a_disabled_run_takes_no_row(tmp_path: Path, *, live: bool) -> None:
+    """Rows that a disabled run was given stay missing, whoever opened it, and are delivered later."""
+    import wandb
+
+    if live:
+        wandb.init(mode="disabled")
+    with rs.Recorder(output_dir=tmp_path, report_to="wandb") as recorder:
+        recorder.write(make_record(1))
+    assert any(kind.startswith("wandb write") for kind in recorder.incidents.counts)
+    if live:
+        assert wandb.run is not None
+        wandb.run.finish()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        wandb.teardown()
+        assert rs.sync(tmp_path, to=["wandb"]) == {"wandb": 1}
+    assert len(read_wandb(tmp_path).history) == 1
+    wandb.teardown()
 
 
 def test_only_existing_metrics_have_a_summary() -> None:

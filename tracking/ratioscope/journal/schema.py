@@ -141,3 +141,17 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise JournalError(msg)
     for script in _MIGRATIONS:
         connection.executescript(re.sub(r"(?m)^CREATE (TABLE|INDEX|VIEW)", r"CREATE \1 IF NOT EXISTS", script))
+
+
+def mend(connection: sqlite3.Connection) -> None:
+    """Makes a damaged index anew.
+
+    Raises:
+        sqlite3.DatabaseError: if a table that delivery needs is damaged.
+    """
+    try:
+        connection.execute("SELECT COUNT(*) FROM record INDEXED BY record_step")
+    except sqlite3.DatabaseError:
+        connection.execute("REINDEX record_step")
+    for table in ("target", "delivery", "event"):
+        connection.execute(f"SELECT COUNT(*) FROM {table} NOT INDEXED")

@@ -9,7 +9,6 @@ superseded: the view ``live`` leaves them out.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -21,14 +20,15 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
-from filelock import FileLock, Timeout
-
 from ratioscope.journal.damage import decode, seal
-from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, check_schema, migrate
+from ratioscope.journal.lock import check_folder, has_locks, take_lock
+from ratioscope.journal.schema import BUSY_TIMEOUT_S, DIRECTORY, FILE, JournalError, check_schema, mend, migrate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from filelock import BaseFileLock
 
     from ratioscope.event import Event
     from ratioscope.record import Record
@@ -39,8 +39,6 @@ STATEMENT_S = 5.0
 """Seconds that one statement may take; a damaged tree may have no end."""
 FEW = 8
 """Rows up to which one statement inserts them all: each further one may wait for the interpreter lock."""
-NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-"""Errors of a file system without locks. SQLite's own locks then still keep the file whole."""
 
 
 class Journal:
@@ -61,32 +59,50 @@ class Journal:
         sqlite3.Error: if the file cannot be written.
     """
 
+    _lock: BaseFileLock | None
+
     def __init__(self, output_dir: Path, *, config: Mapping[str, Any] | None, restored_step: int | None = None) -> None:
         folder = output_dir / DIRECTORY
         folder.mkdir(parents=True, exist_ok=True)
-        _check_folder(folder)
+        check_folder(folder)
         self.path = folder / FILE
         self._pid = os.getpid()
         self._mutex = threading.Lock()
         self._locked = False
-        self._lock = _lock(folder / f"{FILE}.lock")
+        lock = self._lock = take_lock(self.path)
         try:
-            self._connection = sqlite3.connect(
-                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
-            self._deadline = time.monotonic() + STATEMENT_S
-            self._connection.set_progress_handler(lambda: time.monotonic() > self._deadline, 100_000)
-            check_schema(self._connection, self.path, may_be_new=True)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            migrate(self._connection, self.path)
-            self._deadline = math.inf
+            self._connect()
             self.attempt = self._begin(config, restored_step)
         except BaseException:
             with suppress(AttributeError):
                 self._connection.close()
-            self._lock.release()
+            lock.release()
             raise
+
+    def _connect(self) -> None:
+        """Opens the file, whose lock this process has."""
+        options = "" if has_locks(self.path) else "?vfs=unix-none"
+        self._use(
+            sqlite3.connect(
+                f"{self.path.absolute().as_uri()}{options}",
+                uri=True,
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        )
+        self._deadline = time.monotonic() + STATEMENT_S
+        check_schema(self._connection, self.path, may_be_new=True)
+        # A write-ahead file needs locks of its own.
+        self._connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if options else 'WAL'}")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        migrate(self._connection, self.path)
+        mend(self._connection)
+        self._deadline = math.inf
+
+    def _use(self, connection: sqlite3.Connection) -> None:
+        self._connection, self._deadline = connection, math.inf
+        connection.set_progress_handler(lambda: time.monotonic() > self._deadline, 100_000)
 
     def append(self, record: Record) -> int:
         """Commits one record.
@@ -154,7 +170,8 @@ class Journal:
         if os.getpid() == self._pid:
             with self._mutex:
                 self._connection.close()
-                self._lock.release()
+                if self._lock is not None:
+                    self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -200,41 +217,6 @@ class Journal:
         with self._statement():
             cursor = self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
             return int(cursor.lastrowid or 0)
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuses a folder through which another user could redirect the journal."""
-    if folder.is_symlink():
-        msg = f"{folder} is a symbolic link; a journal is only written to a real folder. Remove the link, or choose "
-        msg += "another output directory."
-        raise JournalError(msg)
-    if hasattr(os, "getuid") and folder.stat().st_uid not in (os.getuid(), 0):
-        msg = f"{folder} belongs to user {folder.stat().st_uid}, not to you; choose another output directory"
-        raise JournalError(msg)
-
-
-def _lock(path: Path) -> FileLock:
-    """Takes the right to write. The system gives it back when the process ends, however it ends.
-
-    Raises:
-        JournalError: if another process has it.
-        OSError: if the file cannot be opened, or is a symbolic link.
-    """
-    # Any thread may close the journal. A forked worker drops its copy of the lock by itself, so that it does not hold
-    # the lock on after its parent was killed.
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        msg = (
-            f"another process writes {path.parent}; give each run an output directory of its own, "
-            "and deliver from a journal when its training has ended"
-        )
-        raise JournalError(msg) from error
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return lock
 
 
 def _dump(value: Any) -> str:

@@ -11,7 +11,7 @@ from ratioscope.alerts.changes import FindingChanges
 from ratioscope.alerts.watch import Watch
 from ratioscope.delivery.fanout import Fanout
 from ratioscope.incidents import log
-from ratioscope.journal.writer import Journal
+from ratioscope.journal.run_journal import RunJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -77,12 +77,14 @@ class Output:
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
         self._incidents = setup.incidents
-        self._journal: Journal | None = None
+        self._journal: RunJournal | None = None
         self._flush_ms: float | None = None
         run = setup.run
         if run.output_dir is not None:
             with self._incidents.guard("journal"):
-                self._journal = Journal(run.output_dir, config=run.config, restored_step=setup.restored_step)
+                self._journal = RunJournal(
+                    run.output_dir, config=run.config, restored_step=setup.restored_step, incidents=setup.incidents
+                )
         self._fanout = Fanout(
             setup.trackers,
             run,
@@ -98,8 +100,8 @@ class Output:
 
     @property
     def journal_path(self) -> Path | None:
-        """The journal's file; None where there is none or it could not be opened."""
-        return None if self._journal is None else self._journal.path
+        """The journal's file; None where there is none, and while it cannot be written."""
+        return None if self._journal is None or self._journal.is_held else self._journal.path
 
     def open(self) -> None:
         """Opens the trackers whose runs exist by now."""

@@ -233,7 +233,7 @@ class Recorder(Observer):
 
     @property
     def journal_path(self) -> Path | None:
-        """The journal's file; None where there is none or it could not be opened."""
+        """The journal's file; None where there is none, and while it cannot be written."""
         return self._session.journal_path
 
     def where(self) -> list[str]:

@@ -61,7 +61,7 @@ class Session:
 
     @property
     def journal_path(self) -> Path | None:
-        """The journal's file; None where there is none or it could not be opened."""
+        """The journal's file; None where there is none, and while it cannot be written."""
         return None if self.output is None else self.output.journal_path
 
     def where(self) -> list[str]:

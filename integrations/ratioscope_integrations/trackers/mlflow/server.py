@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ssl import SSLError
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import urlopen
 
 if TYPE_CHECKING:
@@ -70,6 +70,18 @@ class Connection:
         if self.uri.startswith("http"):
             return f"{public_uri(self.uri)}/#/experiments/{self.experiment_id or 0}/runs/{self.run_id}"
         return f"mlflow ui --backend-store-uri {shlex.quote(public_uri(self.uri))}   (run {self.run_id})"
+
+
+def exists(uri: str) -> bool:
+    """Returns False for a local database or folder that is not there: MLflow would make it, even to read from it."""
+    parts = urlsplit(uri)
+    if parts.scheme == "sqlite":
+        file = unquote(parts.path.removeprefix("/"))
+        return not file or file == ":memory:" or os.path.exists(file)
+    if parts.scheme == "file":
+        return os.path.exists(unquote(parts.path))
+    # A word without a folder, such as "databricks", names a service.
+    return parts.scheme != "" or os.sep not in uri or os.path.exists(uri)
 
 
 def database_uri(output_dir: Path) -> str:

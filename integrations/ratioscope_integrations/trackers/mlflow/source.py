@@ -16,7 +16,7 @@ from ratioscope.runs.foreign.config import config_of
 from ratioscope.runs.timeline import Timeline
 from ratioscope_integrations.trackers.mlflow.artifacts import RunArtifacts
 from ratioscope_integrations.trackers.mlflow.config import CONFIG_ARTIFACT
-from ratioscope_integrations.trackers.mlflow.server import public_uri, server_version
+from ratioscope_integrations.trackers.mlflow.server import exists, public_uri, server_version
 from ratioscope_integrations.trackers.names import clean_name
 from ratioscope_integrations.trackers.points import count_windows, curves
 
@@ -46,14 +46,16 @@ def read(rest: str) -> Timeline:
         raise ImportError(msg) from error
     uri: str = mlflow.get_tracking_uri()
     server_version(uri)  # raises at once if no server answers
+    msg = f"got mlflow:{rest}; there is no such run at {public_uri(uri)}. Expected mlflow:RUN_ID, the run's id as "
+    msg += "its page shows it, and MLFLOW_TRACKING_URI set to where it is"
+    if not exists(uri):
+        raise LookupError(msg)
     client = MlflowClient(uri)
     try:
         client.get_run(rest)
     except MlflowException as error:
         if error.get_http_status_code() not in (400, 404):
             raise
-        msg = f"got mlflow:{rest}; there is no such run at {public_uri(uri)}. Expected mlflow:RUN_ID, the run's id as "
-        msg += "its page shows it, and MLFLOW_TRACKING_URI set to where it is"
         raise LookupError(msg) from error
     return read_run(client, rest)
 

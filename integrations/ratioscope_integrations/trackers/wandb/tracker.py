@@ -29,6 +29,9 @@ SUMMARY_SHARE = 0.25
 ALERT_WAIT_S = 60.0
 """Seconds in which W&B regards alerts of equal titles as one."""
 
+DISABLED = "W&B is disabled and keeps no row; set WANDB_MODE=offline or online, then call ratioscope sync"
+"""Reason for which a row is not delivered."""
+
 MAX_ALERT = 2000
 """Characters of an alert's text."""
 
@@ -65,7 +68,7 @@ class WandbTracker(Tracker):
         self._owned = live is None
         if live is not None:
             self._attach(live, run)
-            self.identity = {"run_id": live.id, "project": live.project}
+            self.identity = None if live.disabled else {"run_id": live.id, "project": live.project}
         else:
             self.identity = run.identity or new_identity()
         return True
@@ -94,13 +97,19 @@ class WandbTracker(Tracker):
         return dict(self.identity or {})
 
     def write(self, row: Row) -> None:
-        """Sends one window as one row, or as part of the row that the trainer's callback is about to log."""
+        """Sends one window as one row, or as part of the row that the trainer's callback is about to log.
+
+        Raises:
+            RuntimeError: if W&B is disabled; a row that nobody keeps is not delivered.
+        """
         import wandb
 
         if self._run is None:
             self.connect()
         if self._run is None or self._context is None:
             return
+        if self._run.disabled:
+            raise RuntimeError(DISABLED)
         data: dict[str, Any] = {**row.scalars, **grouped(row.logs)}
         if self._summaries is not None:
             self._summaries.define(data)
