@@ -90,7 +90,9 @@ class _Handler:
         raise SystemExit(9)
 
 
-@pytest.mark.parametrize("handler", [lambda *_: _Handler()(), _Handler(), _Handler().__call__], ids=str)
+@pytest.mark.parametrize(
+    "handler", [lambda *_: _Handler()(), _Handler(), _Handler().__call__], ids=["function", "object", "method"]
+)
 def test_the_exit_of_a_signal_handler_passes(tmp_path: Path, handler: Callable[..., object]) -> None:
     """A handler that raises SystemExit while a tracker writes ends the program: the tracker did not raise it."""
 

@@ -150,7 +150,7 @@ def test_the_course_of_a_long_run_is_bounded() -> None:
     [
         (lambda p, q: (p.roll(1, 1), q), "shifted_alignment"),
         (lambda p, q: (p + 0.4, q), "constant_shift"),
-        (lambda p, q: (1.5 * p, q), "temperature"),
+        (lambda p, q: (1.5 * p, q), "constant_shift"),
     ],
 )
 def test_another_cause_since_a_jump_is_named(

@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratioscope.diagnosis import thresholds
-from ratioscope.diagnosis.core import core, singles
+from ratioscope.diagnosis.core import core, placeholder, singles
 from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.state.worst import tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,13 +79,21 @@ def last_token(run: Run) -> Sign | None:
     single = last * completions < thresholds.LAST_SEVERAL * pool.need("token/log_ratio/abs_max")
     if single or last < max(thresholds.LAST_NATS, thresholds.LAST_FACTOR * others):
         return None
-    if _last_token_share(pool) < thresholds.LAST_SHARE:
+    if _last_token_share(pool) < thresholds.LAST_SHARE or _has_placeholders_elsewhere(pool):
         return None
     text = (
         f"mean |d| of last tokens is {last:.3g} nats, {last / max(others, 1e-9):.0f} times the {others:.2g} of the "
         f"other tokens ({completions:,.0f} completions)"
     )
     return Sign("error" if last > 1.0 else "warning", "high", text)
+
+
+def _has_placeholders_elsewhere(pool: Pool) -> bool:
+    """Checks whether a placeholder stands on tokens most of which are not last ones."""
+    if pool.summary is None or placeholder(pool.summary) is None:
+        return False
+    worst = tokens_of(pool.summary.top.tokens)
+    return 2 * sum(token.position == token.row_tokens - 1 for token in worst) < len(worst)
 
 
 def tail(run: Run) -> Sign | None:

@@ -52,7 +52,7 @@ def _scaled(run: Run, moments: Core) -> Sign:
     text = (
         f"calibration slope {slope:.3f} ({_errors(moments):.0f} standard errors from 1; the trainer's "
         f"log-probabilities spread {moments.scale or 1.0:.2f} times as much as the engine's): as if one side's logits "
-        f"were divided by about {max(slope, 1 / slope):.2f}"
+        f"were divided by {max(slope, 1 / slope):.2f} or more"
     )
     sign = _with_temperatures(run, text)
     if sign.confidence == "high":
