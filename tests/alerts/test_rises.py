@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ratioscope.alerts.changes import FindingChanges
+from ratioscope.alerts.confirmation import FindingChanges
 from ratioscope.alerts.watch import Watch
 from ratioscope.incidents import Incidents
 from tests.diagnosis.test_over_time import RISES, never_synced

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ratioscope as rs
-from ratioscope.alerts.changes import FindingChanges
+from ratioscope.alerts.confirmation import FindingChanges
 from ratioscope.alerts.schedule import FIRST_WINDOWS
 from ratioscope.alerts.watch import MOST_WAITING, Watch
 from ratioscope.cli.diagnose import run as diagnose_command

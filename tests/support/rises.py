@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import ratioscope as rs
-from ratioscope.alerts.changes import FindingChanges
+from ratioscope.alerts.confirmation import FindingChanges
 from ratioscope.alerts.schedule import Schedule
 from ratioscope.diagnosis import Run, diagnose
 from ratioscope.record import Record

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ratioscope as rs
-from ratioscope.alerts.changes import FindingChanges
+from ratioscope.alerts.confirmation import FindingChanges
 from ratioscope.alerts.schedule import Schedule
 from ratioscope.diagnosis import Diagnosis, Run, diagnose
 from ratioscope.record import Record

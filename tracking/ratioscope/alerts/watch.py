@@ -20,7 +20,7 @@ from ratioscope.threads import Flag, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ratioscope.alerts.changes import FindingChanges
+    from ratioscope.alerts.confirmation import FindingChanges
     from ratioscope.event import Event
     from ratioscope.incidents import Incidents
     from ratioscope.record import Record

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ratioscope.cli.arguments import add_json, add_steps, sentence
-from ratioscope.sweep.grid import geomspace, parse_bounds
+from ratioscope.sweep.grid import CAPS, POINTS, geomspace, parse_bounds
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +34,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--clip-max", metavar="BOUNDS", help=cap)
     floor = "lower bounds, likewise; upper ones are then the run's own unless given (default: the run's own)"
     parser.add_argument("--clip-min", metavar="BOUNDS", help=floor)
-    parser.add_argument("--points", type=int, default=9, metavar="N", help="bounds in a range (default: 9)")
+    help_text = f"bounds in a range (default: {POINTS})"
+    parser.add_argument("--points", type=int, default=POINTS, metavar="N", help=help_text)
     add_steps(parser)
     parser.add_argument("--per-step", action="store_true", help="each window by itself: median and worst")
     most = "largest fraction of ratios that the recommended rule may change (default: 0.01)"
@@ -129,7 +130,7 @@ def _records(arguments: argparse.Namespace) -> Iterator[Record]:
 
 def _rules(arguments: argparse.Namespace, own: Correction | None) -> dict[str, list[Correction]]:
     """Returns the rules to try, by mode."""
-    from ratioscope.sweep.recommend import CAPS, grid
+    from ratioscope.sweep.recommend import grid
 
     rules = {}
     for mode in dict.fromkeys(arguments.modes or ([own.mode] if own else _FALLBACK)):

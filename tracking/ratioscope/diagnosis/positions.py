@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ratioscope.diagnosis import thresholds
 from ratioscope.diagnosis.core import core, placeholder, singles
 from ratioscope.diagnosis.findings import Sign, Unchecked
+from ratioscope.state.slots import DECILES
 from ratioscope.state.worst import tokens_of
 
 if TYPE_CHECKING:
@@ -203,15 +204,16 @@ def usual_tenths(pool: Pool) -> list[Tenth]:
 
 
 def _tenths(pool: Pool, removed: Sequence[WorstToken]) -> list[Tenth]:
-    nats = [0.0] * 10
-    counts = [float(pool.state.count(f"position/{index:02}/n")) for index in range(10)]
+    nats = [0.0] * len(DECILES)
+    totals = [float(pool.state.count(f"{name}/n")) for name in DECILES]
+    counts = list(totals)
     for token in removed:
-        tenth = 10 * token.position // token.row_tokens
+        tenth = len(DECILES) * token.position // token.row_tokens
         nats[tenth] += abs(token.log_ratio)
         counts[tenth] -= 1.0
-    means = [pool.get(f"position/{index:02}/abs_mean") for index in range(10)]
+    means = [pool.get(f"{name}/abs_mean") for name in DECILES]
     return [
-        Tenth(index, max(mean * pool.state.count(f"position/{index:02}/n") - nats[index], 0.0) / n, n)
+        Tenth(index, max(mean * totals[index] - nats[index], 0.0) / n, n)
         for index, (mean, n) in enumerate(zip(means, counts, strict=True))
         if mean is not None and n > 0.0
     ]

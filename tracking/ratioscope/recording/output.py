@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ratioscope.alerts.changes import FindingChanges
+from ratioscope.alerts.confirmation import FindingChanges
 from ratioscope.alerts.watch import Watch
 from ratioscope.delivery.fanout import Fanout
 from ratioscope.incidents import log

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ratioscope.alerts.changes import FindingChanges
+from ratioscope.alerts.confirmation import FindingChanges
 from ratioscope.alerts.reaction import OnFinding, Reaction
 from ratioscope.config.snapshot import snapshot
 from ratioscope.incidents import Incidents

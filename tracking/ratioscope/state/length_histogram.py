@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ratioscope.state.constants import constant
+from ratioscope.state.constant_tensors import constant
 from ratioscope.state.histogram import EXPONENT_BIAS, MANTISSA_BITS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from ratioscope.correction.stages import STAGE_COUNTS
 from ratioscope.numerics import FLOAT32_MAX, OVERFLOW
 from ratioscope.state import histogram, length_histogram
-from ratioscope.state.constants import constant
+from ratioscope.state.constant_tensors import constant
 from ratioscope.state.slots import COUNTS, HISTOGRAMS, MAXIMA, SUMS
 from ratioscope.summary import kernels
 from ratioscope.summary.kernels import BatchState
@@ -52,11 +52,20 @@ _NAMES = (
 )
 """Names of the parts that :func:`_assemble` joins, in their order."""
 _INDEX = {name: index for index, name in enumerate(_NAMES)}
+_ELSEWHERE = ("noise/", "drift/", "errors")
+"""Beginnings of the slots that a batch of ratios has not: noise floor, drift and failures."""
+
+
+def _index_of(name: str, absent: str) -> int:
+    """Index of a slot's part; of an absent one where another batch fills it, and a KeyError where none does."""
+    return _INDEX[absent if name.startswith(_ELSEWHERE) else name]
+
+
 _ORDER = (
-    *(_INDEX.get(name, _INDEX["no_maximum"]) for name in MAXIMA),
-    *(_INDEX.get(name, _INDEX["nothing"]) for name in SUMS + COUNTS),
+    *(_index_of(name, "no_maximum") for name in MAXIMA),
+    *(_index_of(name, "nothing") for name in SUMS + COUNTS),
 )
-"""Index of each slot among the parts; a batch of ratios has no noise floor, no drift and no failure."""
+"""Index of each slot among the parts."""
 _SIGNS = (1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0, -1.0)
 """Signs of the values of completions in :func:`_reduce_rows`."""
 

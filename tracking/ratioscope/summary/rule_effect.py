@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.correction.stages import STAGE_COUNTS
-from ratioscope.state.constants import constant
+from ratioscope.state.constant_tensors import constant
 from ratioscope.state.slots import COUNTS, SUMS
 from ratioscope.summary.level_sums import extremes
 

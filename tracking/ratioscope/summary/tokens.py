@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ratioscope.numerics import OVERFLOW, row_sum
-from ratioscope.state.constants import constant
+from ratioscope.state.constant_tensors import constant
 from ratioscope.state.slots import COUNTS, LAG_SIDES, SUMS
 from ratioscope.summary.level_sums import LevelColumns, extremes, sum_names
 from ratioscope.summary.positions import Positions, position_sums

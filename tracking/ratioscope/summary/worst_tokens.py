@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratioscope.state.constants import constant
+from ratioscope.state.constant_tensors import constant
 from ratioscope.state.slots import N_ROWS, N_TOKENS, SPREAD
 from ratioscope.state.tables import NO_ROW, Top, largest_values, order_key, padded_rows, rows_by_key, tie_order
 from ratioscope.state.worst import N_AFTER, N_BEFORE

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+CAPS, POINTS = (1.1, 5.0), 9
+"""Smallest and largest upper bound to try by default, and the number of bounds in a range."""
+
 OPEN = "none"
 """Text for a side without a bound."""
 

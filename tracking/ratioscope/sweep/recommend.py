@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ratioscope.runs.pooled import PooledRun
     from ratioscope.sweep.outcome import Outcome
 
-CAPS, POINTS = (1.1, 5.0), 9
-"""Smallest and largest upper bound to try by default, and the number of bounds in a range."""
 MAX_MODIFIED = 0.01
 """Largest fraction of ratios that a recommended rule may change."""
 MIN_ESS = 0.9

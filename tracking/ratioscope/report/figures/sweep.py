@@ -10,8 +10,8 @@ from ratioscope.correction.bounds import MODES
 from ratioscope.report.figures.panel import Absent, Panel, link_of
 from ratioscope.report.figures.style import BOUND, COLORS, base_layout, faint
 from ratioscope.state.histogram import BOUNDARIES
-from ratioscope.sweep.grid import geomspace
-from ratioscope.sweep.recommend import CAPS, POINTS, advise, grid, pool_of
+from ratioscope.sweep.grid import CAPS, POINTS, geomspace
+from ratioscope.sweep.recommend import advise, grid, pool_of
 from ratioscope.text import number, percent
 
 if TYPE_CHECKING:
