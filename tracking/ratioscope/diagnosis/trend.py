@@ -177,17 +177,17 @@ def _goes_on(values: Array, before: float) -> bool:
 
 
 def _early_growth(points: Sequence[Point], values: Array, errors: Array, *, synchronous: bool) -> Change | None:
-    """Rates growth since the first window that goes on after a pipeline is full."""
+    """Rates growth since the first window: that goes on after a pipeline is full, or that reaches what none does."""
     if len(values) < thresholds.GROWTH_PARTS:
         return None
     full, newest = values[thresholds.FILL - 2 : thresholds.FILL], values[-_newest(len(values)) :]
     before, after = float(values[0]), float(newest.mean())
     scatter = float(np.mean(errors)) * math.sqrt(0.5 + 1.0 / len(newest))
     goes_on = math.log(after / full.mean()) >= max(math.log(thresholds.GOES_ON), thresholds.CERTAIN * scatter)
-    if not goes_on or values[len(values) // 2 :].min() < thresholds.GROWTH_FACTOR * before:
-        return None
     large = after >= thresholds.JUMP_FACTOR * before
     excluded = large and after >= (thresholds.EXCLUDED / 2.0 if synchronous else thresholds.EXCLUDED)
+    if not (goes_on or excluded) or values[len(values) // 2 :].min() < thresholds.GROWTH_FACTOR * before:
+        return None
     unlike = synchronous or after >= thresholds.BEYOND or not follows_a_warmup(values)
     suspicious = after >= thresholds.BY_DESIGN and unlike
     healthy = not excluded and not (large and suspicious) and not _is_one_sided(points[-len(newest) :], after)
