@@ -188,7 +188,7 @@ def test_event_files_are_read(tmp_path: Path) -> None:
     first = min(folder.glob("events*"), key=lambda file: file.stat().st_mtime_ns)
     assert read(first).scalars[APART].values == pytest.approx([0.010, 0.018, 0.5, 0.5, 0.5])
     found = diagnose(read_run(folder))
-    assert [each.name for each in found.findings] == ["wrong_weights", "sampling_settings"]
+    assert [each.name for each in found.findings] == ["sampling_settings", "wrong_weights"]
     write_events(tmp_path / "out" / "runs" / "two", JUMP)
     with pytest.raises(LookupError, match=r"event files of 2 runs; .* runs/one, runs/two"):
         read(tmp_path / "out")
@@ -229,7 +229,7 @@ def test_an_mlflow_run_of_transformers_is_read(tmp_path: Path, monkeypatch: pyte
         assert timeline.scalars[APART].values == list(JUMP)
         assert timeline.windows == {"train": 4, "eval": 4}
         assert timeline.config["correction"] == config_of(ARGUMENTS)["correction"]
-        assert [each.name for each in diagnose(read_run(address)).findings] == ["wrong_weights", "sampling_settings"]
+        assert [each.name for each in diagnose(read_run(address)).findings] == ["sampling_settings", "wrong_weights"]
     finally:
         mlflow.set_tracking_uri(None)
 

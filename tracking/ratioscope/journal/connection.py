@@ -14,7 +14,7 @@ from ratioscope.journal.damage import tell_lost
 from ratioscope.journal.schema import BUSY_TIMEOUT_S, JournalError, check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -25,7 +25,9 @@ LONGEST = 16 * 2**20
 UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 """Errors of SQLite where it may not make an index of the ``-wal``."""
 MOST = 2 * LONGEST
-"""Bytes of all values that one statement returns. Bodies are read one by one."""
+"""Bytes of all values that one statement returns."""
+AT_ONCE = 32
+"""Bodies that one statement reads; where they are too long together, or one cannot be read, each has its own."""
 
 
 class ReadConnection:
@@ -114,9 +116,11 @@ class ReadConnection:
                 tell_lost(self.path, error, table)
         return [rows[identifier] for identifier in sorted(rows)]
 
-    def body(self, identifier: int) -> bytes | None:
-        """Returns the body of one record; None if it cannot be read."""
-        return self._repeat(lambda connection: _body(connection, identifier))
+    def bodies(self, identifiers: Sequence[int]) -> Iterator[bytes | None]:
+        """Yields the body of each record, in the order given; None if it cannot be read."""
+        for first in range(0, len(identifiers), AT_ONCE):
+            some = identifiers[first : first + AT_ONCE]
+            yield from self._repeat(lambda connection, some=some: _bodies(connection, some))  # type: ignore[misc]
 
     def _repeat(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Reads again where a writer began meanwhile: pages of a file that is said to be immutable are then stale."""
@@ -171,10 +175,20 @@ def _checked(rows: Iterable[tuple[Any, ...]], *, descending: bool) -> Iterator[t
         yield row
 
 
-def _body(connection: sqlite3.Connection, identifier: int) -> bytes | None:
-    sql = "SELECT CAST(body AS BLOB) FROM main.record WHERE id = ?"
+def _bodies(connection: sqlite3.Connection, identifiers: Sequence[int]) -> list[bytes | None]:
+    sql = f"SELECT id, CAST(body AS BLOB) FROM main.record WHERE id IN ({', '.join('?' * len(identifiers))})"
+    found: dict[int, bytes] = {}
+    size = 0
     try:
-        row = connection.execute(sql, (identifier,)).fetchone()
+        for identifier, body in connection.execute(sql, identifiers):
+            found[identifier] = body
+            size += len(body)
+            if size > MOST:
+                break
+        else:
+            return [found.get(identifier) for identifier in identifiers]
     except sqlite3.DatabaseError:
-        return None
-    return None if row is None else row[0]
+        pass
+    if len(identifiers) == 1:
+        return [None]
+    return [body for identifier in identifiers for body in _bodies(connection, [identifier])]

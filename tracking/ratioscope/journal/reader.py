@@ -91,20 +91,21 @@ class JournalReader:
         if not superseded:
             ends = self._ends(found)
             found = sorted((row for row in found if _is_live(row[1], row[2], ends)), key=lambda row: (row[2], row[0]))
+        found = [row for row in found if steps is None or row[2] in steps]
         damaged = []
-        for identifier, _, step, is_train in found:
-            if steps is None or step in steps:
-                record = decode(self._connection.body(identifier), rules)
-                if record is not None and (record.step, record.split == "train") == (step, bool(is_train)):
-                    yield record
-                else:
-                    damaged.append(identifier)
+        bodies = self._connection.bodies([row[0] for row in found])
+        for (identifier, _, step, is_train), body in zip(found, bodies, strict=True):
+            record = decode(body, rules)
+            if record is not None and (record.step, record.split == "train") == (step, bool(is_train)):
+                yield record
+            else:
+                damaged.append(identifier)
         tell(self.path, damaged)
 
     def first_records(self, limit: int = 16) -> list[Record]:
         """Returns the first records of the whole journal, in the order of writing."""
         found = self._connection.rows("id", "record", limit=limit)
-        records = [decode(self._connection.body(identifier)) for (identifier,) in found]
+        records = [decode(body) for body in self._connection.bodies([identifier for (identifier,) in found])]
         return [record for record in records if record is not None]
 
     def events(self) -> list[Event]:

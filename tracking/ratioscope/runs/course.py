@@ -10,7 +10,7 @@ import numpy as np
 
 from ratioscope.metrics.metric import PREFIX
 from ratioscope.state.histogram import representatives
-from ratioscope.state.slots import SUMS
+from ratioscope.state.slots import MAXIMA, SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,7 @@ ones. They are left out: one placeholder of -9999 among ten thousand tokens woul
 
 _REPRESENTATIVES = representatives()
 _NARROW = np.abs(_REPRESENTATIVES) < ABSURD_NATS  # the cut is an edge of a bucket
+_EXTREMES = [MAXIMA.index("token/max"), MAXIMA.index("token/-min")]
 _SLOTS = tuple(SUMS.index(f"token/{name}") for name in ("abs_d", "d", "d2"))
 
 
@@ -100,14 +101,23 @@ def _of_state(step: int, summary: HostSummary) -> Point | None:
     tokens = summary.count("token/n")
     if not tokens:
         return None
-    counts = summary.histogram("token_log_ratio")
-    narrow = int(counts[_NARROW].sum())
-    if 0 < tokens - narrow <= SINGLE_SHARE_OF_A_WINDOW * tokens:
-        values, weights = _REPRESENTATIVES[_NARROW], counts[_NARROW] / narrow
-        moments = (float((weights * term).sum()) for term in (np.abs(values), values, values**2))
-        return Point(step, step, 1, float(narrow), *moments)
+    if summary.maxima[_EXTREMES].max() >= ABSURD_NATS:
+        point = _without_singles(step, summary, tokens)
+        if point is not None:
+            return point
     mismatch, mean, square = (float(summary.sums[slot]) / tokens for slot in _SLOTS)
     return Point(step, step, 1, float(tokens), mismatch, mean, square)
+
+
+def _without_singles(step: int, summary: HostSummary, tokens: int) -> Point | None:
+    """Point of the tokens that are not absurd, to the accuracy of a bucket; None if the absurd ones are not single."""
+    counts = summary.histogram("token_log_ratio")[_NARROW]
+    narrow = int(counts.sum())
+    if not 0 < tokens - narrow <= SINGLE_SHARE_OF_A_WINDOW * tokens:
+        return None
+    values, weights = _REPRESENTATIVES[_NARROW], counts / narrow
+    mismatch, mean, square = (float((weights * term).sum()) for term in (np.abs(values), values, values**2))
+    return Point(step, step, 1, float(narrow), mismatch, mean, square)
 
 
 def _of_scalars(step: int, scalars: Mapping[str, float]) -> Point | None:
