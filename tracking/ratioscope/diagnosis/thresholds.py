@@ -209,7 +209,7 @@ MODE_SHARE, MODE_TOKENS, MODE_CORE = (0.005, 0.3), 5, 6.0
 """Share of tokens in the second mode; fewest tokens in it; and how many times narrower the core (its 70th percentile)
 is."""
 
-MODE_ONE_SIDED, MODE_PLACE, MODE_UNEVEN = 0.95, 100, 3.0
+MODE_ONE_SIDED, MODE_PLACE, MODE_UNEVEN = 0.95, 400, 3.0
 """Share of the second mode below 0 from which it is one-sided: tokens are drawn from the engine's distribution, so
 other experts make 80 to 85 % less likely to the trainer, and tokens that nobody sampled are all less likely; fewest
 tokens of a tenth that is compared; and largest mean |d| of a tenth over the smallest."""
