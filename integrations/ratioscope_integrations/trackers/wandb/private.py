@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXIT_TIMEOUT_S = 1.0
+EXIT_TIMEOUT_S = 0.5
 """Seconds that W&B may take to end; the upload of rows was waited for before."""
 
 _run_ids: set[str] = set()
@@ -40,12 +40,13 @@ def bound_exit(run_id: str) -> None:
     atexit.register(end_service)
 
 
-def end_service(run_id: str | None = None) -> None:
+def end_service(run_id: str | None = None, *, timeout: float = EXIT_TIMEOUT_S) -> None:
     """Ends W&B's process, by force after the timeout, unless a run is live that it has to serve further.
 
     Args:
         run_id: the only run of the tracker that may be live, before the exit: W&B's process keeps a run that it failed
             to open as in use for good, so that only another process can open it. None at the exit, for all.
+        timeout: seconds to wait for its own end; 0 where the end of this process must not be held up.
     """
     import wandb
 
@@ -55,15 +56,16 @@ def end_service(run_id: str | None = None) -> None:
     process, telemetries = _process(), _telemetries()
     for part in (part for each in telemetries for part in (each, *_providers(each))):
         atexit.unregister(part.shutdown)  # each waits for the server by itself
-    steps = [*([] if process is None else [wandb.teardown]), *(each.shutdown for each in telemetries)]
+    has_process = process is not None and process.poll() is None
+    steps = [*([wandb.teardown] if has_process else []), *(each.shutdown for each in telemetries)]
     threads = [threading.Thread(target=_quietly, args=(step,), daemon=True) for step in steps]
-    deadline = time.monotonic() + EXIT_TIMEOUT_S
+    deadline = time.monotonic() + timeout
     with suppress(RuntimeError):  # no thread can be started
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-    if process is not None and process.poll() is None:
+    if has_process and process.poll() is None:
         process.kill()
 
 

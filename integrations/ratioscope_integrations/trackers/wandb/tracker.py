@@ -148,7 +148,7 @@ class WandbTracker(Tracker):
     def abandon(self) -> None:
         """Ends W&B's process, which would hold up the end of this one; the journal has what it did not upload."""
         if self._owned and self.identity is not None:
-            end_service(self.identity["run_id"])
+            end_service(self.identity["run_id"], timeout=0.0)
 
     def where(self) -> str:
         """Returns the run's address, or the folder of an offline run."""
