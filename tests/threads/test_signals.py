@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -190,7 +189,7 @@ def test_an_interrupt_while_a_thread_starts_leaves_a_recorder_that_closes(
             if thread.name == "ratioscope-watch":
                 if is_late:
                     start(thread)
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)  # to this thread, so that it cannot come late
                 for _ in range(1000):  # the handler runs between two of these
                     pass
             start(thread)

@@ -56,8 +56,9 @@ def end_service(run_id: str | None = None, *, timeout: float = EXIT_TIMEOUT_S) -
     process, telemetries = _process(), _telemetries()
     for part in (part for each in telemetries for part in (each, *_providers(each))):
         atexit.unregister(part.shutdown)  # each waits for the server by itself
-    has_process = process is not None and process.poll() is None
-    steps = [*([wandb.teardown] if has_process else []), *(each.shutdown for each in telemetries)]
+    if process is not None and process.poll() is not None:
+        process = None  # ended already
+    steps = [*([] if process is None else [wandb.teardown]), *(each.shutdown for each in telemetries)]
     threads = [threading.Thread(target=_quietly, args=(step,), daemon=True) for step in steps]
     deadline = time.monotonic() + timeout
     with suppress(RuntimeError):  # no thread can be started
@@ -65,7 +66,7 @@ def end_service(run_id: str | None = None, *, timeout: float = EXIT_TIMEOUT_S) -
             thread.start()
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-    if has_process and process.poll() is None:
+    if process is not None and process.poll() is None:
         process.kill()
 
 
